@@ -1,0 +1,72 @@
+# Everything happens in .venv and .cache of this folder, and in the user's cache for the Redis build.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+BIN := .venv/bin
+HEAVY := system or chaos or spark or browser or soak or wheel
+
+export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
+export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick check fix servers setup freeze build clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  WORKERS=4 sets how many test processes run, ARGS='-k name' goes to pytest."
+
+demo: setup ## See it work: starts a server of its own, needs nothing else
+	@$(BIN)/python -m airflow_provider_chasqui.demo
+
+test: setup servers ## Run every test, on every server (sets everything up first)
+	@echo "==> Running all tests"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+quick: setup servers ## Run the fast tests only
+	@echo "==> Running the fast tests"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not ($(HEAVY))' $(ARGS)
+
+check: setup ## Lint, formatting, types
+	@echo "==> Checking style, format and types"
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+fix: setup ## Repair what lint and formatting can repair themselves
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+servers: ## Find a Redis 8.6 and a Redis 7 for the tests, or get them (once, about three minutes)
+	@echo "==> Looking for Redis 8.6"
+	@$(PYTHON) tools/redis_server.py || [[ $${CHASQUI_REQUIRE_SERVERS:-0} != 1 ]]
+	@echo "==> Looking for Redis 7"
+	@$(PYTHON) tools/redis_server.py --which 7 || true
+
+setup: .venv/.ready ## Create .venv with everything in it
+
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
+	@[[ -x $(BIN)/python ]] || { echo "==> Creating .venv"; $(PYTHON) -m venv .venv; }
+	@[[ -x $(BIN)/uv ]] || { echo "==> Installing the installer"; $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt uv; }
+	@echo "==> Installing the dependencies (one to three minutes, the first time)"
+	@$(BIN)/uv pip install --python $(BIN)/python -c constraints.txt -b constraints.txt -e '.[dev]' 2>&1 \
+		| { grep --line-buffered -v '^ [+~-] ' || true; }
+	@touch $@
+
+freeze: setup ## Resolve all dependencies anew and write constraints.txt
+	@tools/freeze
+
+build: setup ## Build the wheel and the source archive into dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation .
+
+clean: ## Remove everything that make made here (not the Redis build in the user's cache)
+	@rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,38 @@
+"""Chasqui: a job queue on Redis Streams for Airflow and Spark, wire-compatible with ChasquiMQ.
+
+Names are imported on first use, so that importing the package costs a DAG nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AsyncQueue": "queue",
+    "Queue": "queue",
+    "QueueConfig": "core.config",
+    "NewJob": "core.job",
+    "Backoff": "core.policy",
+    "RetryPolicy": "core.policy",
+    "Cron": "core.schedule",
+    "Every": "core.schedule",
+    "FIRE_ONCE": "core.repeat",
+    "SKIP": "core.repeat",
+    "fire_all": "core.repeat",
+    "Retry": "core.outcome",
+    "Snooze": "core.outcome",
+    "Unrecoverable": "core.outcome",
+    "ChasquiError": "core.errors",
+    "Target": "store.target",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

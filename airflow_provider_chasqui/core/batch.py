@@ -1,0 +1,104 @@
+"""Batches: job ids that say which batch they belong to, and what is known of its progress."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.keys import BATCH_PREFIX
+
+BATCH_LIFE_MS = 30 * 24 * 3600 * 1000
+MAX_PARTS = 100_000
+MAX_INDEX = 2**32 - 1
+
+_NAME = re.compile(r"[A-Za-z0-9._~@+-]{1,200}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job stands in its batch."""
+
+    batch: str
+    part: int
+    index: int
+
+
+def job_id(batch: str, part: int, index: int) -> str:
+    return f"{BATCH_PREFIX}{batch}:{part}:{index}"
+
+
+def place_of(job_id: str) -> Place | None:
+    """Return the place that a job id names, or None if the job is of no batch."""
+    if not job_id.startswith(BATCH_PREFIX):
+        return None
+    try:
+        batch, part, index = job_id[len(BATCH_PREFIX) :].rsplit(":", 2)
+        place = Place(batch, int(part), int(index))
+    except ValueError:
+        return None
+    good = place.batch and 0 <= place.part < MAX_PARTS and 0 <= place.index <= MAX_INDEX
+    return place if good else None
+
+
+def check_batch_id(batch: str) -> str:
+    """Return the batch id, or raise: it becomes part of keys and job ids."""
+    if not isinstance(batch, str) or not _NAME.match(batch):
+        raise BadInput(
+            f"a batch id has 1 to 200 letters, digits or any of . _ ~ @ + - ; not {batch!r}"
+        )
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that was handed off: what a waiter needs to follow it."""
+
+    queue: str
+    id: str
+    total: int
+    parts: int = 1
+
+    def job_ids(self) -> Iterator[str]:
+        """The ids of a batch of one part, in order."""
+        if self.parts != 1:
+            raise BadInput(
+                "the parts of a batch know their own sizes; ask the queue", queue=self.queue
+            )
+        return (job_id(self.id, 0, index) for index in range(self.total))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How far a batch has come. `total` is None until every part was sent."""
+
+    id: str
+    total: int | None
+    parts: int
+    sent: int
+    done: int
+    dead: int
+    created_at_ms: int | None
+    source: str
+
+    @property
+    def settled(self) -> int:
+        return self.done + self.dead
+
+    @property
+    def finished(self) -> bool:
+        return self.total is not None and self.settled >= self.total
+
+    @property
+    def left(self) -> int | None:
+        return None if self.total is None else max(0, self.total - self.settled)
+
+
+def set_bits(bits: bytes) -> Iterator[int]:
+    """Yield the index of every set bit, in Redis' order."""
+    for byte_index, byte in enumerate(bits):
+        if byte:
+            for bit in range(8):
+                if byte >> (7 - bit) & 1:
+                    yield byte_index * 8 + bit

@@ -1,0 +1,214 @@
+"""Bytes on the wire: the job envelope, the delayed member, payloads.
+
+Proven against bytes that ChasquiMQ 1.3.0 wrote (tests/wire).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+
+from airflow_provider_chasqui.core.errors import BadInput, DecodeError, EncodeError
+from airflow_provider_chasqui.core.job import Job
+from airflow_provider_chasqui.core.policy import U32_MAX, Backoff, RetryPolicy
+
+NAME_MAX_BYTES = 256
+
+_U32LE = struct.Struct("<I")
+_U64 = struct.Struct(">BQ").pack
+
+
+def encode_payload(payload: Any) -> bytes:
+    """Return the payload as MessagePack, or raise EncodeError saying what stands in the way."""
+    try:
+        return msgpack.packb(payload, use_bin_type=True)  # type: ignore[no-any-return]
+    except (TypeError, ValueError, OverflowError, RecursionError) as cause:
+        raise EncodeError(
+            f"the payload cannot be written as MessagePack: {cause}; use None, bool, int (64 bit), "
+            "float, str, bytes, list and dict"
+        ) from cause
+
+
+def decode_payload(body: bytes) -> Any:
+    """Return the value that `body` encodes, or raise DecodeError."""
+    try:
+        return msgpack.unpackb(body, raw=False, strict_map_key=False)
+    except RecursionError as cause:
+        raise DecodeError("the payload is nested too deeply") from cause
+    except Exception as cause:
+        raise DecodeError(
+            f"the payload is not MessagePack: {cause or type(cause).__name__}"
+        ) from cause
+
+
+def encode_name(name: str) -> bytes:
+    if not isinstance(name, str):
+        raise BadInput(f"a job name is a string, not {type(name).__name__}")
+    raw = name.encode("utf-8", "surrogatepass")
+    if len(raw) > NAME_MAX_BYTES:
+        raise BadInput(f"a job name has at most {NAME_MAX_BYTES} bytes; this one has {len(raw)}")
+    return raw
+
+
+def _uint(value: int) -> bytes:
+    return _U64(0xCF, value) if value > U32_MAX else msgpack.packb(value)
+
+
+def _str(value: str) -> bytes:
+    raw = value.encode()
+    size = len(raw)
+    if size < 32:
+        return bytes((0xA0 | size,)) + raw
+    if size < 256:
+        return bytes((0xD9, size)) + raw
+    return msgpack.packb(value)  # type: ignore[no-any-return]
+
+
+def _bin(raw: bytes) -> bytes:
+    size = len(raw)
+    if size < 256:
+        return bytes((0xC4, size)) + raw
+    return (
+        struct.pack(">BH", 0xC5, size) if size < 65536 else struct.pack(">BI", 0xC6, size)
+    ) + raw
+
+
+def _encode_retry(retry: RetryPolicy) -> bytes:
+    backoff = retry.backoff
+    if backoff is None:
+        return msgpack.packb([retry.max_attempts, None])  # type: ignore[no-any-return]
+    multiplier = None if backoff.multiplier is None else float(backoff.multiplier)
+    spec = [backoff.kind, backoff.delay_ms, backoff.max_delay_ms, multiplier, backoff.jitter_ms]
+    return msgpack.packb([retry.max_attempts, spec])  # type: ignore[no-any-return]
+
+
+def encode_envelope(
+    job_id: str, body: bytes, created_at_ms: int, attempt: int = 0, retry: RetryPolicy | None = None
+) -> bytes:
+    """Return the `d` field. Assembled by hand: a third of the time of packing a list."""
+    head = b"\x94" if retry is None else b"\x95"
+    tail = b"" if retry is None else _encode_retry(retry)
+    return b"".join((head, _str(job_id), _bin(body), _uint(created_at_ms), _uint(attempt), tail))
+
+
+def encode_job(job: Job, *, attempt: int | None = None) -> bytes:
+    """Return the `d` field of a job, with another attempt number if one is given."""
+    count = job.attempt if attempt is None else attempt
+    return encode_envelope(job.id, job.body, job.created_at_ms, count, job.retry)
+
+
+def decode_envelope(raw: bytes, name: str = "") -> Job:
+    """Return the job in a `d` field; accepts what ChasquiMQ 1.3.0 accepts, else DecodeError."""
+    unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=len(raw) or 1)
+    unpacker.feed(raw)
+    try:
+        value = unpacker.unpack()
+    except RecursionError as cause:
+        raise DecodeError("the envelope is nested too deeply") from cause
+    except Exception as cause:
+        raise DecodeError(
+            f"the envelope is not MessagePack: {cause or type(cause).__name__}"
+        ) from cause
+    if isinstance(value, dict):
+        value = _fields_of_map(value)
+    if not isinstance(value, list) or not 3 <= len(value) <= 5:
+        raise DecodeError("the envelope is not an array of three to five")
+    attempt = _whole(value[3], "attempt", U32_MAX) if len(value) > 3 else 0
+    retry = _decode_retry(value[4]) if len(value) > 4 else None
+    return Job(
+        _text(value[0], "id"),
+        _body(value[1]),
+        _whole(value[2], "created_at_ms", 2**64 - 1),
+        attempt,
+        retry,
+        name,
+    )
+
+
+def _fields_of_map(value: dict[Any, Any]) -> list[Any]:
+    try:
+        fields = [value[b"id"], value[b"payload"], value[b"created_at_ms"]]
+    except KeyError as cause:
+        raise DecodeError(f"the envelope lacks {cause}") from cause
+    return [*fields, value.get(b"attempt", 0), value.get(b"retry")]
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, bytes):
+        raise DecodeError(f"the envelope's {what} is not a string")
+    try:
+        return value.decode()
+    except UnicodeDecodeError as cause:
+        raise DecodeError(f"the envelope's {what} is not UTF-8") from cause
+
+
+def _body(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, list):
+        try:
+            return bytes(value)
+        except (TypeError, ValueError) as cause:
+            raise DecodeError("the envelope's payload is not bytes") from cause
+    raise DecodeError("the envelope's payload is not bytes")
+
+
+def _whole(value: Any, what: str, top: int) -> int:
+    if type(value) is not int or not 0 <= value <= top:
+        raise DecodeError(f"the envelope's {what} is not a whole number from 0 to {top}")
+    return value
+
+
+def _decode_retry(value: Any) -> RetryPolicy | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise DecodeError("the envelope's retry is not an array of two")
+    attempts = None if value[0] is None else _whole(value[0], "max_attempts", U32_MAX)
+    return RetryPolicy(attempts, _decode_backoff(value[1]))
+
+
+def _decode_backoff(value: Any) -> Backoff | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 5:
+        raise DecodeError("the envelope's backoff is not an array of five")
+    kind, delay, cap, multiplier, jitter = value
+    if multiplier is not None and not isinstance(multiplier, int | float):
+        raise DecodeError("the backoff's multiplier is not a number")
+    top = 2**64 - 1
+    try:
+        return Backoff(
+            _text(kind, "backoff kind"),
+            _whole(delay, "backoff delay", top),
+            None if cap is None else _whole(cap, "backoff cap", top),
+            multiplier,
+            None if jitter is None else _whole(jitter, "backoff jitter", top),
+        )
+    except BadInput as cause:
+        raise DecodeError(cause.message) from cause
+
+
+def encode_member(name: bytes, envelope: bytes) -> bytes:
+    """Return a member of the delayed set: the name's length, the name, the envelope."""
+    return _U32LE.pack(len(name)) + name + envelope
+
+
+def decode_member(member: bytes) -> Job:
+    """Return the job in a member of the delayed set, or raise DecodeError."""
+    if len(member) < 4:
+        raise DecodeError("the delayed member is shorter than its length prefix")
+    end = 4 + _U32LE.unpack_from(member)[0]
+    if end > len(member):
+        raise DecodeError("the delayed member is shorter than its name")
+    return decode_envelope(member[end:], decode_name(member[4:end]))
+
+
+def decode_name(raw: bytes) -> str:
+    """Return a name; one that is not UTF-8 reads as no name, as in ChasquiMQ."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return ""

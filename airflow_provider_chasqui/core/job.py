@@ -1,0 +1,100 @@
+"""A job as the caller gives it, as the wire carries it, and as a worker receives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from airflow_provider_chasqui.core.policy import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be added: the payload and everything that may be said about it."""
+
+    payload: Any = None
+    name: str = ""
+    id: str | None = None
+    delay: timedelta | None = None
+    at: datetime | None = None
+    retry: RetryPolicy | None = None
+    unique: timedelta | None = None
+
+    @classmethod
+    def of(cls, job: NewJob | Mapping[str, Any]) -> NewJob:
+        return job if isinstance(job, NewJob) else cls(**job)
+
+
+class Added(NamedTuple):
+    """What became of an add: the job's id, and whether this call is the one that added it."""
+
+    id: str
+    fresh: bool
+
+
+@dataclass(slots=True)
+class Job:
+    """A job as the wire carries it; `body` is the payload's own MessagePack, decoded on demand."""
+
+    id: str
+    body: bytes
+    created_at_ms: int
+    attempt: int = 0
+    retry: RetryPolicy | None = None
+    name: str = ""
+    _payload: Any = field(default=None, repr=False, compare=False)
+    _decoded: bool = field(default=False, repr=False, compare=False)
+
+    @property
+    def payload(self) -> Any:
+        """The caller's value. Raises DecodeError if the bytes are not MessagePack."""
+        if not self._decoded:
+            from airflow_provider_chasqui.core.codec import decode_payload
+
+            self._payload = decode_payload(self.body)
+            self._decoded = True
+        return self._payload
+
+
+@dataclass(slots=True)
+class Entry:
+    """One delivery of a job: the stream entry, and how often it was delivered before."""
+
+    id: str
+    job: Job
+    deliveries: int = 0
+    idle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead job. `job` is None where its bytes cannot be read; `raw` always holds them."""
+
+    id: str
+    source_id: str
+    reason: str
+    detail: str | None
+    name: str
+    raw: bytes
+    job: Job | None
+    error: str | None = None
+    attempts: int | None = None
+    failed_at_ms: int | None = None
+
+    @property
+    def job_id(self) -> str | None:
+        return self.job.id if self.job else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A stream entry that cannot become a job, with the reason its letter will carry."""
+
+    id: str
+    raw: bytes
+    name: str
+    reason: str
+    detail: str | None
+    deliveries: int = 0

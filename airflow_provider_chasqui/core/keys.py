@@ -1,0 +1,96 @@
+"""Every Redis key of a queue, formatted in one place.
+
+All keys of a queue share the hash tag `{chasqui:<queue>}`, so a cluster keeps them on one node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_provider_chasqui.core.errors import BadInput
+
+BATCH_PREFIX = "batch:"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one queue.
+
+    | key | type | holds |
+    |---|---|---|
+    | stream | stream | jobs waiting and running: fields `d`, optional `n` |
+    | delayed | zset | jobs not yet due, scored by due time in ms |
+    | dlq | stream | letters |
+    | events | stream | what happened, one entry an event |
+    | repeat | zset | repeat keys, scored by next fire in ms |
+    | repeat:spec:K | hash | one repeat: `spec`, `fired` |
+    | dlid:ID, didx:ID | string | marker and index of a delayed job with an id of its caller |
+    | unique:ID | string | marker of a job added with `unique=` |
+    | once:TOKEN | string | marker of one add call, so that a repeated send is harmless |
+    | result:ID | string | what the handler returned |
+    | replays:ID | string | how often the job was replayed |
+    | cancelled | zset | ids that workers shall drop, scored by the time of asking |
+    | batch:B | hash | total, parts, created, source, sent:<part> |
+    | batch:B:P:done, :dead | string | one bit a job of part P |
+    | promoter:lock, scheduler:lock | string | the leader's name |
+    """
+
+    queue: str
+    tag: str = field(init=False)
+    stream: str = field(init=False)
+    delayed: str = field(init=False)
+    dlq: str = field(init=False)
+    events: str = field(init=False)
+    repeat: str = field(init=False)
+    cancelled: str = field(init=False)
+    promoter_lock: str = field(init=False)
+    scheduler_lock: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.queue, str) or not self.queue.strip():
+            raise BadInput("a queue needs a name: give a non-blank string")
+        if "}" in self.queue or "{" in self.queue:
+            raise BadInput("a queue name may not contain '{' or '}'", queue=self.queue)
+        tag = f"{{chasqui:{self.queue}}}"
+        for name, suffix in {
+            "tag": "",
+            "stream": ":stream",
+            "delayed": ":delayed",
+            "dlq": ":dlq",
+            "events": ":events",
+            "repeat": ":repeat",
+            "cancelled": ":cancelled",
+            "promoter_lock": ":promoter:lock",
+            "scheduler_lock": ":scheduler:lock",
+        }.items():
+            object.__setattr__(self, name, tag + suffix)
+
+    def repeat_spec(self, key: str) -> str:
+        return f"{self.tag}:repeat:spec:{key}"
+
+    def dlid(self, job_id: str) -> str:
+        return f"{self.tag}:dlid:{job_id}"
+
+    def didx(self, job_id: str) -> str:
+        return f"{self.tag}:didx:{job_id}"
+
+    def unique(self, job_id: str) -> str:
+        return f"{self.tag}:unique:{job_id}"
+
+    def once(self, token: str) -> str:
+        return f"{self.tag}:once:{token}"
+
+    def result(self, job_id: str) -> str:
+        return f"{self.tag}:result:{job_id}"
+
+    def replays(self, job_id: str) -> str:
+        return f"{self.tag}:replays:{job_id}"
+
+    def batch(self, batch: str) -> str:
+        return f"{self.tag}:batch:{batch}"
+
+    def batch_done(self, batch: str, part: int) -> str:
+        return f"{self.tag}:batch:{batch}:{part}:done"
+
+    def batch_dead(self, batch: str, part: int) -> str:
+        return f"{self.tag}:batch:{batch}:{part}:dead"

@@ -1,0 +1,82 @@
+"""An operation as a value: what to send and how to read the answer, with no colour of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+
+Arg = str | bytes | int
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Generic[R]):
+    """One round trip.
+
+    Without `script`, `args` is the whole command; with it, `keys` and `args` are the script's KEYS
+    and ARGV. `absent` answers in place of an error that says the key or group is not there;
+    `block_ms` is how long the server may stay silent by agreement.
+    """
+
+    args: tuple[Arg, ...]
+    parse: Callable[[Any], R]
+    script: str | None = None
+    keys: tuple[str, ...] = ()
+    absent: Callable[[], R] | None = None
+    block_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[R]):
+    """The same promise in two dialects; the driver knows which one the server speaks."""
+
+    native: Op[R]
+    portable: Op[R]
+
+
+AnyOp = Op[R] | Choice[R]
+
+# What a flow yields: one operation, or several to be sent in one pipeline.
+Step = Op[Any] | Choice[Any] | Sequence[Op[Any] | Choice[Any]]
+
+Flow = Generator[Step, Any, R]
+
+
+def as_is(reply: Any) -> Any:
+    return reply
+
+
+def as_int(reply: Any) -> int:
+    return int(reply)
+
+
+def as_true(reply: Any) -> bool:
+    return bool(int(reply))
+
+
+def as_flags(reply: Any) -> list[bool]:
+    return [bool(flag) for flag in reply]
+
+
+def as_text(reply: Any) -> str:
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def script(
+    name: str,
+    parse: Callable[[Any], R],
+    keys: Sequence[str],
+    args: Sequence[Arg],
+) -> Op[R]:
+    return Op(tuple(args), parse, name, tuple(keys))
+
+
+def command(
+    *args: Arg,
+    parse: Callable[[Any], R],
+    absent: Callable[[], R] | None = None,
+    block_ms: int = 0,
+) -> Op[R]:
+    return Op(args, parse, absent=absent, block_ms=block_ms)

@@ -1,0 +1,170 @@
+"""Batches: jobs handed off together, part by part, each index once; and how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from airflow_provider_chasqui.core.batch import (
+    BATCH_LIFE_MS,
+    Batch,
+    BatchProgress,
+    Place,
+    job_id,
+    set_bits,
+)
+from airflow_provider_chasqui.core.codec import encode_member, encode_name
+from airflow_provider_chasqui.core.config import CHUNK, QueueConfig
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, as_is, command, script
+from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.core.prepare import envelope
+
+_WINDOW = 32
+
+
+class PartOptions:
+    """What the jobs of a part have in common."""
+
+    __slots__ = ("life_ms", "name", "retry", "run_at_ms", "source")
+
+    def __init__(
+        self,
+        name: str = "",
+        retry: RetryPolicy | None = None,
+        run_at_ms: int | None = None,
+        source: str = "",
+        life_ms: int = BATCH_LIFE_MS,
+    ):
+        self.name = encode_name(name)
+        self.retry = retry
+        self.run_at_ms = run_at_ms
+        self.source = source
+        self.life_ms = life_ms
+
+
+def add_chunk(
+    keys: Keys,
+    place: Place,
+    payloads: Sequence[Any],
+    options: PartOptions,
+    config: QueueConfig,
+    now_ms: int,
+) -> Op[int]:
+    """Put payloads on the queue as the jobs from `place` on; answers how many were new."""
+    args: list[Arg] = [
+        config.max_len or 0,
+        place.part,
+        place.index,
+        options.run_at_ms or 0,
+        options.life_ms,
+        now_ms,
+        options.source,
+    ]
+    for index, payload in enumerate(payloads, place.index):
+        raw = envelope(
+            job_id(place.batch, place.part, index), payload, config, now_ms, options.retry
+        )
+        if options.run_at_ms:
+            args += (encode_member(options.name, raw), b"")
+        else:
+            args += (raw, options.name)
+    return script("add_part", as_int, [keys.stream, keys.delayed, keys.batch(place.batch)], args)
+
+
+def add_part(
+    keys: Keys,
+    place: Place,
+    payloads: Iterable[Any],
+    options: PartOptions,
+    config: QueueConfig,
+    now_ms: int,
+) -> Flow[int]:
+    """Hand off the jobs of one part, from `place.index` on; returns where the part ends.
+
+    Chunks of a part must arrive in order; the script refuses a gap, so a lost window is sent again
+    as a whole and what had arrived is passed over. With a limit the chunks go one by one.
+    """
+    index = place.index
+    window = 1 if config.max_len else _WINDOW
+    source: Iterator[Any] = iter(payloads)
+    while True:
+        ops: list[Op[int]] = []
+        while len(ops) < window and (chunk := list(islice(source, CHUNK))):
+            ops.append(add_chunk(keys, replace(place, index=index), chunk, options, config, now_ms))
+            index += len(chunk)
+        if not ops:
+            return index
+        yield ops
+
+
+def seal(
+    keys: Keys, batch: str, total: int, parts: int, options: PartOptions, now_ms: int
+) -> Op[int]:
+    """Write the total: from here on the batch can finish."""
+    args: list[Arg] = [total, parts, now_ms, options.source, options.life_ms]
+    return script("seal_batch", as_int, [keys.batch(batch)], args)
+
+
+def add_batch(
+    keys: Keys,
+    batch: str,
+    payloads: Iterable[Any],
+    options: PartOptions,
+    config: QueueConfig,
+    now_ms: int,
+) -> Flow[Batch]:
+    """Hand off a batch of one part and seal it."""
+    total = yield from add_part(keys, Place(batch, 0, 0), payloads, options, config, now_ms)
+    yield seal(keys, batch, total, 1, options, now_ms)
+    return Batch(keys.queue, batch, total, 1)
+
+
+def _hash(reply: Any) -> dict[str, str]:
+    return {
+        reply[i].decode(): reply[i + 1].decode("utf-8", "replace") for i in range(0, len(reply), 2)
+    }
+
+
+def progress(keys: Keys, batch: str) -> Flow[BatchProgress | None]:
+    """Return how far the batch is, or None if there is no such batch."""
+    fields = yield command("HGETALL", keys.batch(batch), parse=_hash)
+    if not fields:
+        return None
+    sent = {int(key[5:]): int(value) for key, value in fields.items() if key.startswith("sent:")}
+    parts = int(fields["parts"]) if "parts" in fields else max(sent, default=-1) + 1
+    counts: list[int] = []
+    if parts:
+        names = [keys.batch_done(batch, part) for part in range(parts)]
+        names += [keys.batch_dead(batch, part) for part in range(parts)]
+        counts = yield [command("BITCOUNT", name, parse=as_int) for name in names]
+    return BatchProgress(
+        id=batch,
+        total=int(fields["total"]) if "total" in fields else None,
+        parts=parts,
+        sent=sum(sent.values()),
+        done=sum(counts[:parts]),
+        dead=sum(counts[parts:]),
+        created_at_ms=int(fields["created"]) if "created" in fields else None,
+        source=fields.get("source", ""),
+    )
+
+
+def dead_ids(keys: Keys, batch: str, parts: int, limit: int) -> Flow[list[str]]:
+    """Return the ids of the batch's dead jobs, in order, at most `limit`."""
+    found: list[str] = []
+    for part in range(parts):
+        bits = yield command("GET", keys.batch_dead(batch, part), parse=as_is)
+        wanted = islice(set_bits(bits or b""), limit - len(found))
+        found += [job_id(batch, part, index) for index in wanted]
+        if len(found) >= limit:
+            break
+    return found
+
+
+def bit(keys: Keys, place: Place) -> list[Op[int]]:
+    """Ask whether a job of a batch is done, and whether it is dead."""
+    done, dead = keys.batch_done(place.batch, place.part), keys.batch_dead(place.batch, place.part)
+    return [command("GETBIT", key, place.index, parse=as_int) for key in (done, dead)]

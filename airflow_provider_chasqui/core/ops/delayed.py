@@ -1,0 +1,136 @@
+"""cancel, reschedule, promote: jobs that are not yet due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS, place_of
+from airflow_provider_chasqui.core.codec import decode_envelope, decode_member
+from airflow_provider_chasqui.core.errors import DecodeError
+from airflow_provider_chasqui.core.job import Job
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.op import Flow, Op, as_int, as_true, command, script
+from airflow_provider_chasqui.core.ops.adding import marker_life_s
+
+PAGE = 1000
+CANCEL_LIFE_MS = 24 * 3600 * 1000
+
+
+def _pairs(reply: Any) -> list[tuple[bytes, int]]:
+    return [(reply[i], int(float(reply[i + 1]))) for i in range(0, len(reply), 2)]
+
+
+def page(keys: Keys, start: int, count: int = PAGE) -> Op[list[tuple[bytes, int]]]:
+    """Members of the delayed set with their due times, soonest first."""
+    return command("ZRANGE", keys.delayed, start, start + count - 1, "WITHSCORES", parse=_pairs)
+
+
+def locate(keys: Keys, job_id: str) -> Flow[tuple[bytes, int, Job] | None]:
+    """Find the member of a delayed job by its id, whoever wrote it.
+
+    Jobs whose caller gave an id have an index; the others are looked for page by page. A job that
+    moves between pages meanwhile can be missed only if it became due, and then it is not delayed.
+    """
+    member = yield command("GET", keys.didx(job_id), parse=lambda reply: reply)
+    if member is not None:
+        score = yield command("ZSCORE", keys.delayed, member, parse=lambda reply: reply)
+        if score is not None:
+            return member, int(float(score)), decode_member(member)
+    needle = job_id.encode()
+    start = 0
+    while members := (yield page(keys, start)):
+        for member, due_ms in members:
+            # The id stands in the bytes as it is, so most members need not be decoded.
+            if needle in member and (job := _read(member)) is not None and job.id == job_id:
+                return member, due_ms, job
+        start += len(members)
+    return None
+
+
+def _read(member: bytes) -> Job | None:
+    try:
+        return decode_member(member)
+    except DecodeError:
+        return None
+
+
+def cancel_member(keys: Keys, job_id: str, member: bytes = b"") -> Op[bool]:
+    place = place_of(job_id)
+    dead = keys.batch_dead(place.batch, place.part) if place else keys.cancelled
+    names = [keys.delayed, keys.didx(job_id), keys.dlid(job_id), keys.unique(job_id), dead]
+    bit = place.index if place else -1
+    return script("cancel", as_true, names, [member, bit, BATCH_LIFE_MS])
+
+
+def cancel(keys: Keys, job_id: str) -> Flow[bool]:
+    """Take a delayed job back; says False if it is not delayed (any more)."""
+    if (yield cancel_member(keys, job_id)):
+        return True
+    found = yield from locate(keys, job_id)
+    if found is None:
+        return False
+    taken: bool = yield cancel_member(keys, job_id, found[0])
+    return taken
+
+
+def ask_cancel(keys: Keys, job_id: str, now_ms: int) -> Flow[None]:
+    """Ask the workers to drop a job that waits and to interrupt it if it runs."""
+    yield [
+        command("ZADD", keys.cancelled, now_ms, job_id, parse=as_int),
+        command("ZREMRANGEBYSCORE", keys.cancelled, "-inf", now_ms - CANCEL_LIFE_MS, parse=as_int),
+        command("PEXPIRE", keys.cancelled, CANCEL_LIFE_MS, parse=as_int),
+    ]
+
+
+def reschedule_member(
+    keys: Keys, job_id: str, run_at_ms: int, life_s: int, member: bytes
+) -> Op[bool]:
+    names = [keys.delayed, keys.didx(job_id), keys.dlid(job_id)]
+    return script("reschedule", as_true, names, [member, run_at_ms, life_s])
+
+
+def reschedule(keys: Keys, job_id: str, run_at_ms: int, now_ms: int) -> Flow[bool]:
+    """Give a delayed job another due time; says False if it is not delayed (any more)."""
+    life_s = marker_life_s(run_at_ms - now_ms)
+    if (yield reschedule_member(keys, job_id, run_at_ms, life_s, b"")):
+        return True
+    found = yield from locate(keys, job_id)
+    if found is None:
+        return False
+    moved: bool = yield reschedule_member(keys, job_id, run_at_ms, life_s, found[0])
+    return moved
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """What a promotion did. `next_due_ms` is 0 if nothing is delayed any more."""
+
+    moved: int
+    left: int
+    late_ms: int
+    next_due_ms: int
+    now_ms: int
+    buried: int
+    job_ids: tuple[str, ...]
+
+
+def _promoted(reply: Any) -> Promoted:
+    ids = []
+    for raw in reply[6]:
+        try:
+            ids.append(decode_envelope(raw).id)
+        except DecodeError:
+            continue
+    moved, left, late_ms, next_due_ms, now_ms, buried = (int(number) for number in reply[:6])
+    return Promoted(moved, left, late_ms, next_due_ms, now_ms, buried, tuple(ids))
+
+
+def promote(keys: Keys, at_most: int) -> Op[Promoted]:
+    """Move due jobs to the stream."""
+    return script("promote", _promoted, [keys.delayed, keys.stream, keys.dlq], [at_most])
+
+
+def forget_index(keys: Keys, job_ids: tuple[str, ...]) -> Op[int]:
+    """Drop the cancel index of promoted jobs, as ChasquiMQ's promoter does."""
+    return command("DEL", *(keys.didx(job_id) for job_id in job_ids), parse=as_int)

@@ -1,0 +1,243 @@
+"""read, claim, settle, retry, bury, keep, release: entries between the stream and a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS, place_of
+from airflow_provider_chasqui.core.codec import decode_envelope, decode_name
+from airflow_provider_chasqui.core.errors import DecodeError
+from airflow_provider_chasqui.core.job import Entry, Rejected
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.op import (
+    Arg,
+    Choice,
+    Op,
+    as_flags,
+    as_int,
+    as_is,
+    as_true,
+    command,
+    script,
+)
+
+Delivery = Entry | Rejected
+
+
+def make_group(keys: Keys, group: str) -> Op[Any]:
+    """Create the consumer group at the stream's beginning; BUSYGROUP means it is there."""
+    return command("XGROUP", "CREATE", keys.stream, group, "0", "MKSTREAM", parse=as_is)
+
+
+def read(
+    keys: Keys, group: str, consumer: str, count: int, block_ms: int, claim_idle_ms: int
+) -> Choice[list[Any]]:
+    """Read new entries, and on the native dialect idle ones too; raw, see `deliveries`.
+
+    On the portable dialect idle entries are taken over by `claim`.
+    """
+    head = ("XREADGROUP", "GROUP", group, consumer, "COUNT", count)
+    wait: tuple[Arg, ...] = ("BLOCK", block_ms) if block_ms else ()
+    tail = ("STREAMS", keys.stream, ">")
+    native = command(*head, *wait, "CLAIM", claim_idle_ms, *tail, parse=_first, block_ms=block_ms)
+    portable = command(*head, *wait, *tail, parse=_first, block_ms=block_ms)
+    return Choice(native, portable)
+
+
+def _first(reply: Any) -> list[Any]:
+    return reply[0][1] if reply else []
+
+
+def claim(keys: Keys, group: str, consumer: str, idle_ms: int, count: int) -> Op[list[Any]]:
+    """Take over idle entries (portable dialect)."""
+    return script("claim", as_is, [keys.stream], [group, consumer, idle_ms, count])
+
+
+def delivery(raw: Sequence[Any], max_bytes: int) -> Delivery:
+    """Return one raw entry as a job to run, or as a rejection with the wire's reason."""
+    entry_id = raw[0].decode()
+    idle_ms, deliveries = (int(raw[2]), int(raw[3])) if len(raw) > 2 else (0, 0)
+    fields = raw[1] or []
+    d = n = None
+    for i in range(0, len(fields) - 1, 2):
+        if fields[i] == b"d" and d is None:
+            d = fields[i + 1]
+        elif fields[i] == b"n" and n is None:
+            n = fields[i + 1]
+    name = decode_name(n) if n else ""
+    if d is None:
+        detail = "missing or non-bytes payload field"
+        return Rejected(entry_id, b"", name, "malformed", detail, deliveries)
+    if len(d) > max_bytes:
+        return Rejected(entry_id, d, name, "oversize_payload", None, deliveries)
+    try:
+        job = decode_envelope(d, name)
+    except DecodeError as cause:
+        return Rejected(entry_id, d, name, "decode_failed", cause.message, deliveries)
+    return Entry(entry_id, job, deliveries, idle_ms)
+
+
+def settle(keys: Keys, group: str, ids: Sequence[str]) -> Choice[list[bool]]:
+    """Take finished entries off the stream; says for each whether it was still ours to take."""
+    native = command(
+        "XACKDEL", keys.stream, group, "IDS", len(ids), *ids,
+        parse=lambda reply: [flag == 1 for flag in reply], absent=lambda: [False] * len(ids),
+    )  # fmt: skip
+    return Choice(native, settle_with(keys, group, [Settled(entry_id) for entry_id in ids]))
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A finished entry: whose job it was, and what to keep of its result."""
+
+    entry_id: str
+    job_id: str = ""
+    result: bytes | None = None
+    result_ttl_s: int = 3600
+    dead: bool = False
+
+
+def settle_with(keys: Keys, group: str, entries: Iterable[Settled]) -> Op[list[bool]]:
+    """Settle entries together with their batch bits and results, gated on the ack."""
+    names = [keys.stream]
+    numbers: dict[str, int] = {}
+
+    def number(name: str) -> int:
+        if name not in numbers:
+            names.append(name)
+            numbers[name] = len(names)
+        return numbers[name]
+
+    args: list[Arg] = [group, BATCH_LIFE_MS]
+    for entry in entries:
+        place = place_of(entry.job_id)
+        bits = bit = kept = 0
+        if place:
+            name = keys.batch_dead if entry.dead else keys.batch_done
+            bits, bit = number(name(place.batch, place.part)), place.index
+        if entry.result is not None:
+            kept = number(keys.result(entry.job_id))
+        args += (entry.entry_id, bits, bit, kept, entry.result or b"", entry.result_ttl_s)
+    return script("settle", as_flags, names, args)
+
+
+def retry(keys: Keys, group: str, parked: Sequence[tuple[str, int, bytes]]) -> Op[list[bool]]:
+    """Settle entries and put (entry id, due ms, member) back into the delayed set."""
+    args: list[Arg] = [group]
+    for entry_id, run_at_ms, member in parked:
+        args += (entry_id, run_at_ms, member)
+    return script("retry", as_flags, [keys.stream, keys.delayed], args)
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """An entry that shall become a letter."""
+
+    entry_id: str
+    d: bytes
+    name: str
+    reason: str
+    detail: str | None = None
+    error: str | None = None
+    attempts: int | None = None
+    failed_at_ms: int = 0
+    job_id: str = ""
+
+    def fields(self) -> list[Arg]:
+        """The letter's fields: ChasquiMQ's in its order, then ours, which it ignores."""
+        fields: list[Arg] = ["d", self.d]
+        if self.name:
+            fields += ["n", self.name]
+        fields += ["source_id", self.entry_id, "reason", self.reason]
+        if self.detail:
+            fields += ["detail", self.detail]
+        if self.error is not None:
+            fields += ["error", self.error]
+        if self.attempts is not None:
+            fields += ["attempts", self.attempts]
+        return [*fields, "failed_at", self.failed_at_ms]
+
+
+def bury(keys: Keys, group: str, burials: Sequence[Burial], keep: int = 0) -> Op[list[bool]]:
+    """Settle entries and write their letters; `keep` > 0 trims the DLQ to about that many."""
+    names = [keys.stream, keys.dlq]
+    args: list[Arg] = [group, keep, BATCH_LIFE_MS]
+    for burial in burials:
+        place = place_of(burial.job_id)
+        number = bit = 0
+        if place:
+            dead = keys.batch_dead(place.batch, place.part)
+            if dead not in names:
+                names.append(dead)
+            number, bit = names.index(dead) + 1, place.index
+        fields = burial.fields()
+        args += (burial.entry_id, number, bit, len(fields), *fields)
+    return script("bury", as_flags, names, args)
+
+
+def keep(keys: Keys, group: str, consumer: str, ids: Sequence[str]) -> Op[list[str]]:
+    """Renew running entries: idle time starts anew, delivery counts stay; answers those renewed."""
+    return command(
+        "XCLAIM", keys.stream, group, consumer, 0, *ids, "JUSTID",
+        parse=lambda reply: [entry_id.decode() for entry_id in reply], absent=list,
+    )  # fmt: skip
+
+
+def release(
+    keys: Keys, group: str, consumer: str, ids: Sequence[str], deliveries: int, idle_ms: int
+) -> Op[Any]:
+    """Hand entries back unrun: at once claimable by others, their delivery count as it was."""
+    return command(
+        "XCLAIM", keys.stream, group, consumer, 0, *ids,
+        "IDLE", idle_ms, "RETRYCOUNT", deliveries, "JUSTID", parse=as_is, absent=list,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """A member of the consumer group."""
+
+    name: str
+    pending: int
+    idle_ms: int
+
+
+def _consumers(reply: Any) -> list[ConsumerStatus]:
+    found = []
+    for raw in reply:
+        info = {raw[i]: raw[i + 1] for i in range(0, len(raw), 2)}
+        name = info[b"name"].decode("utf-8", "replace")
+        found.append(ConsumerStatus(name, int(info[b"pending"]), int(info[b"idle"])))
+    return found
+
+
+def consumers(keys: Keys, group: str) -> Op[list[ConsumerStatus]]:
+    return command("XINFO", "CONSUMERS", keys.stream, group, parse=_consumers, absent=list)
+
+
+def drop_consumer(keys: Keys, group: str, consumer: str) -> Op[int]:
+    return command("XGROUP", "DELCONSUMER", keys.stream, group, consumer, parse=as_int)
+
+
+def lead(lock: str, holder: str, life_s: int) -> Op[bool]:
+    """Take or keep the lead."""
+    return script("lead", as_true, [lock], [holder, life_s])
+
+
+def resign(lock: str, holder: str) -> Op[bool]:
+    """Give up the lead, if it is ours."""
+    return script("resign", as_true, [lock], [holder])
+
+
+def cancelled(keys: Keys) -> Op[list[str]]:
+    """Ids of jobs that somebody asked to cancel."""
+    return command(
+        "ZRANGE", keys.cancelled, 0, -1,
+        parse=lambda reply: [job_id.decode("utf-8", "replace") for job_id in reply],
+    )  # fmt: skip
+
+
+def forget_cancelled(keys: Keys, ids: Sequence[str]) -> Op[int]:
+    return command("ZREM", keys.cancelled, *ids, parse=as_int)

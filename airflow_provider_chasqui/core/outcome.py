@@ -1,0 +1,25 @@
+"""What a handler can say besides returning a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+class Unrecoverable(Exception):
+    """Raise it from a handler: no retry can help, the job goes to the dead-letter queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    """Return it from a handler: run the job again after a while; this run costs no attempt."""
+
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Return it from a handler: this attempt failed; run the job again after the given time."""
+
+    after: timedelta
+    reason: str = "the handler asked for a retry"

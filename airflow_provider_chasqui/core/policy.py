@@ -1,0 +1,115 @@
+"""What happens after a failed attempt: how often, and after how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from airflow_provider_chasqui.core.errors import BadInput
+
+U32_MAX = 2**32 - 1
+
+
+def to_ms(span: timedelta | None) -> int | None:
+    """Return a span in whole milliseconds, rounded down."""
+    return None if span is None else span // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before the next attempt; a field left None is the worker's to choose."""
+
+    kind: str
+    delay_ms: int
+    max_delay_ms: int | None = None
+    multiplier: float | None = None
+    jitter_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("delay_ms", "max_delay_ms", "jitter_ms"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise BadInput(f"backoff {name} must be a whole number of ms, not {value!r}")
+        if self.multiplier is not None and not self.multiplier > 0:
+            raise BadInput(f"backoff multiplier must be above 0, not {self.multiplier!r}")
+
+    @classmethod
+    def fixed(cls, delay: timedelta, *, jitter: timedelta | None = None) -> Backoff:
+        return cls("fixed", to_ms(delay) or 0, None, None, to_ms(jitter))
+
+    @classmethod
+    def exponential(
+        cls,
+        initial: timedelta,
+        *,
+        multiplier: float = 2.0,
+        max_delay: timedelta | None = None,
+        jitter: timedelta | None = None,
+    ) -> Backoff:
+        return cls("exponential", to_ms(initial) or 0, to_ms(max_delay), multiplier, to_ms(jitter))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """A job's own wish about retries; it overrides the worker's."""
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+
+    def __post_init__(self) -> None:
+        top = self.max_attempts
+        if top is not None and (isinstance(top, bool) or not 0 <= top <= U32_MAX):
+            raise BadInput(f"max_attempts must be a whole number from 0 to {U32_MAX}, not {top!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDefaults:
+    """The worker's answer wherever a job's policy leaves a field open."""
+
+    max_attempts: int = 25
+    delay_ms: int = 100
+    max_delay_ms: int = 30_000
+    multiplier: float = 2.0
+    jitter_ms: int = 100
+
+    def attempts(self, policy: RetryPolicy | None) -> int:
+        if policy is None or policy.max_attempts is None:
+            return self.max_attempts
+        return policy.max_attempts
+
+    def wait_ms(self, policy: RetryPolicy | None, retry: int, draw: float) -> int:
+        """Return the wait before the `retry`-th retry (1 is the first); draw is in [0, 1).
+
+        A fixed delay is kept as given: no default cap and no default jitter is put on it, and
+        jitter never carries an exponential delay past its cap.
+        """
+        backoff = policy.backoff if policy else None
+        if backoff is not None and backoff.kind == "fixed":
+            jitter_ms = backoff.jitter_ms or 0
+            wait = backoff.delay_ms
+            cap = backoff.max_delay_ms
+            if cap is not None:
+                wait = min(wait, cap)
+            return wait + int(draw * jitter_ms)
+        spec = backoff or Backoff("exponential", self.delay_ms)
+        multiplier = spec.multiplier if spec.multiplier is not None else self.multiplier
+        cap = spec.max_delay_ms if spec.max_delay_ms is not None else self.max_delay_ms
+        jitter_ms = spec.jitter_ms if spec.jitter_ms is not None else self.jitter_ms
+        try:
+            grown = spec.delay_ms * multiplier ** (retry - 1)
+        except OverflowError:
+            grown = cap
+        return min(int(min(grown, cap)) + int(draw * jitter_ms), max(cap, jitter_ms))
+
+
+DecisionKind = Literal["run", "retry", "bury"]
+
+
+def runs_left(max_attempts: int, attempt: int, crashes: int) -> int:
+    """Return how many runs are left to an entry, this one included.
+
+    `attempt` counts finished runs before this one, `crashes` deliveries of this entry that never
+    ended; both are runs that were started, so both are taken from one budget.
+    """
+    return max_attempts - attempt - crashes

@@ -1,0 +1,213 @@
+"""When a repeat fires: every so often, or by cron in a timezone, always in the future.
+
+ChasquiMQ lets the milliseconds of the asking leak into cron times, skips the repeated autumn hour
+and can answer in the past. Here cron fires on the whole second, and over a change of the clocks
+follows the old cron rule: a fixed local time fires once (at the end of the gap if the gap swallows
+it, at its first occurrence if it comes twice); a pattern of every hour follows real time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from croniter import CroniterBadDateError, CroniterError, croniter
+
+from airflow_provider_chasqui.core.errors import BadInput
+
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})\Z")
+_LAST_WEEKDAY = re.compile(r"\b([0-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L\b")
+_RANGE = re.compile(r"\b(\d+)-(\d+)\b")
+_STRIDE = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Fire at a fixed interval, counted from the first fire."""
+
+    interval_ms: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.interval_ms, bool) or not isinstance(self.interval_ms, int):
+            raise BadInput("the interval is a whole number of milliseconds")
+        if not 0 < self.interval_ms < 2**53:
+            raise BadInput(f"the interval must be above 0 ms, not {self.interval_ms}")
+
+    def key(self, job_name: str) -> str:
+        return f"{job_name}::every:{self.interval_ms}"
+
+    def next_after(self, at_ms: int) -> int:
+        return at_ms + self.interval_ms
+
+    def next_on_grid(self, fired_ms: int, now_ms: int) -> int:
+        """Return the first instant after now on the grid that `fired_ms` is on."""
+        steps = max(0, now_ms - fired_ms) // self.interval_ms + 1
+        return fired_ms + steps * self.interval_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Fire by a cron expression of five to seven fields (seconds first, year last)."""
+
+    expression: str
+    tz: str | None = None
+    _pattern: _Pattern = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pattern", _pattern(self.expression, self.tz))
+
+    def key(self, job_name: str) -> str:
+        return f"{job_name}::cron:{self.expression}:{self.tz or 'UTC'}"
+
+    def next_after(self, at_ms: int) -> int:
+        return self._pattern.next_after(at_ms)
+
+    def next_on_grid(self, fired_ms: int, now_ms: int) -> int:
+        return self._pattern.next_after(max(fired_ms, now_ms))
+
+
+Schedule = Every | Cron
+
+
+def zone(name: str | None) -> tzinfo:
+    """Return the timezone of a name: UTC, an offset such as +05:30, or an IANA name."""
+    text = (name or "").strip()
+    if text.upper() in ("", "UTC") or text == "Z":
+        return UTC
+    if match := _OFFSET.match(text):
+        hours, minutes = int(match[2]), int(match[3])
+        if hours > 23 or minutes > 59:
+            raise BadInput(f"the timezone offset {text!r} is out of range; use -23:59 to +23:59")
+        offset = timedelta(hours=hours, minutes=minutes)
+        return timezone(offset if match[1] == "+" else -offset)
+    if text not in _zone_names():
+        raise BadInput(
+            f"unknown timezone {name!r}; use UTC, an offset such as +05:30, or an IANA name "
+            "such as Europe/Paris"
+        )
+    return ZoneInfo(text)
+
+
+@lru_cache(maxsize=1)
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+@lru_cache(maxsize=10_000)
+def _pattern(expression: str, tz: str | None) -> _Pattern:
+    return _Pattern(expression, zone(tz))
+
+
+class _Pattern:
+    """A parsed expression in its zone; croniter walks the local calendar, we walk the clock."""
+
+    def __init__(self, expression: str, tz: tzinfo):
+        if not isinstance(expression, str):
+            raise BadInput("a cron expression is a string")
+        self._tz = tz
+        self._text, self._day_or, hour = _translate(expression)
+        try:
+            expanded = croniter.expand(self._text, second_at_beginning=True)[0]
+        except CroniterError as cause:
+            raise BadInput(f"bad cron expression {expression!r}: {cause}") from cause
+        except Exception as cause:
+            raise BadInput(f"bad cron expression {expression!r}: it cannot be read") from cause
+        self._every_hour = expanded[1] == ["*"] or hour == "*" or len(expanded[1]) == 24
+
+    def next_after(self, at_ms: int) -> int:
+        base = datetime.fromtimestamp(at_ms // 1000, UTC)
+        step = self._next_by_clock if self._every_hour else self._next_by_calendar
+        return int(step(base).timestamp()) * 1000
+
+    def _local(self, instant: datetime) -> datetime:
+        return instant.astimezone(self._tz).replace(tzinfo=None, fold=0)
+
+    def _after(self, local: datetime) -> datetime:
+        """The first match strictly after a local time, on a calendar without clock changes."""
+        try:
+            walker = croniter(
+                self._text, local.replace(tzinfo=UTC), day_or=self._day_or, second_at_beginning=True
+            )
+            found: datetime = walker.get_next(datetime)
+        except (CroniterBadDateError, OverflowError, ValueError) as cause:
+            raise BadInput(f"the cron expression {self._text!r} never fires again") from cause
+        return found.replace(tzinfo=None)
+
+    def _next_by_calendar(self, base: datetime) -> datetime:
+        local = self._local(base)
+        while True:
+            local = self._after(local)
+            instant = local.replace(tzinfo=self._tz).astimezone(UTC)
+            if self._local(instant) != local:  # swallowed by the gap: fire where the gap ends
+                instant = self._change(instant - _DAY, instant)
+            if instant > base:
+                return instant
+
+    def _next_by_clock(self, base: datetime) -> datetime:
+        inclusive = timedelta(0)
+        while True:
+            offset = base.astimezone(self._tz).utcoffset() or timedelta(0)
+            local = (base + offset).replace(tzinfo=None) - inclusive
+            found = (self._after(local) - offset).replace(tzinfo=UTC)
+            end = min(found, base + _STRIDE)
+            if end.astimezone(self._tz).utcoffset() != offset:
+                base, inclusive = self._change(base, end), timedelta(seconds=1)
+            elif end == found:
+                return found
+            else:
+                base, inclusive = end, timedelta(0)
+
+    def _change(self, low: datetime, high: datetime) -> datetime:
+        """The first second at which the offset is no longer that of `low`."""
+        before = low.astimezone(self._tz).utcoffset()
+        while high - low > timedelta(seconds=1):
+            middle = (low + (high - low) / 2).replace(microsecond=0)
+            if middle.astimezone(self._tz).utcoffset() == before:
+                low = middle
+            else:
+                high = middle
+        return high
+
+
+_DAY = timedelta(days=1)
+
+
+def _translate(expression: str) -> tuple[str, bool, str]:
+    """Return the expression as croniter writes it, whether day and weekday are alternatives, and
+    the hour field. Refuses what ChasquiMQ refuses and croniter would take."""
+    text = expression.strip()
+    if text.startswith("@"):
+        if text not in MACROS:
+            raise BadInput(f"unknown cron macro {text!r}; known are {', '.join(MACROS)}")
+        text = MACROS[text]
+    fields = text.upper().split()
+    if not 5 <= len(fields) <= 7:
+        raise BadInput(f"bad cron expression {expression!r}: it needs five to seven fields")
+    seconds = len(fields) > 5
+    day, weekday = (3, 5) if seconds else (2, 4)
+    day_or = True
+    if fields[weekday].startswith("+"):
+        day_or, fields[weekday] = False, fields[weekday][1:]
+    fields[weekday] = _LAST_WEEKDAY.sub(r"L\1", fields[weekday])
+    for index, part in enumerate(fields):
+        for low, high in _RANGE.findall(part):
+            if int(low) > int(high):
+                raise BadInput(
+                    f"bad cron expression {expression!r}: the range {part} runs backwards"
+                )
+        if re.search(r"[HR+]", re.sub(r"THU|FRI|MAR|APR", "", part)) or part in ("LW", "WL"):
+            raise BadInput(f"bad cron expression {expression!r}: cannot read {part!r}")
+        if part == "L" and index != day:
+            raise BadInput(f"bad cron expression {expression!r}: L stands alone only for the day")
+    return " ".join(fields), day_or, fields[2 if seconds else 1]

@@ -1,0 +1,1 @@
+"""The only room with a socket: connections, dialects, scripts, and the two drivers."""

@@ -1,0 +1,251 @@
+"""The two drivers: they run operations and flows, one blocking, one awaiting.
+
+They are the same text but for await; tests/store/test_mirror.py compares them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from redis.exceptions import ResponseError
+
+from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.op import AnyOp, Choice, Flow, Op
+from airflow_provider_chasqui.store import dialect as dialects
+from airflow_provider_chasqui.store.connect import AsyncLink, Link, Node
+from airflow_provider_chasqui.store.exchange import Exchange
+from airflow_provider_chasqui.store.resp import pack
+from airflow_provider_chasqui.store.translate import BROKEN, translate
+
+R = TypeVar("R")
+
+# A blocking command may be answered this much later than agreed before we call it lost.
+_SLACK = 5.0
+
+
+class Driver:
+    """Runs operations on the node that holds one queue; blocking, for threads."""
+
+    def __init__(self, link: Link, keys: Keys):
+        self._link = link
+        self._tag = keys.tag
+        self._queue = keys.queue
+        self._where = link.target.where
+        self._idle: list[tuple[Any, Any]] = []
+        self._pid = os.getpid()
+
+    def run(self, op: AnyOp[R]) -> R:
+        """Send one operation and return its answer."""
+        return self.many([op])[0]  # type: ignore[no-any-return]
+
+    def many(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+        """Send operations in one pipeline and return their answers, or raise the first error."""
+        exchange = Exchange(ops, self.dialect(), self._where, self._link.target.retries)
+        while not exchange.finished:
+            wait = self._round(exchange)
+            if exchange.moved:
+                self._link.forget_topology()
+                self._drop()
+                exchange.moved = False
+            if wait:
+                time.sleep(wait)
+        return exchange.results(self._queue)
+
+    def flow(self, flow: Flow[R]) -> R:
+        """Run a flow to its end."""
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    if isinstance(step, Op | Choice):
+                        answer: Any = self.run(step)
+                    else:
+                        answer = self.many(step)
+                except ChasquiError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        except ChasquiError as error:
+            error.queue = error.queue or self._queue
+            raise
+
+    def dialect(self) -> str:
+        """Return the dialect of the server, asking it once."""
+        if self._link.dialect is None:
+            questions = [pack(args) for args in dialects.questions(self._tag)]
+            try:
+                replies = self._talk(None, b"".join(questions), len(questions), 0)
+            except (*BROKEN, ResponseError) as error:
+                raise translate(error, self._where) from error
+            self._link.dialect = dialects.judge(replies, self._where)
+        return self._link.dialect
+
+    def close(self) -> None:
+        """Give every connection back."""
+        self._drop()
+
+    def _round(self, exchange: Exchange) -> float:
+        data, owners = exchange.request()
+        try:
+            replies = self._talk(exchange.ask_node, data, len(owners), exchange.timeout)
+        except BROKEN as error:
+            return exchange.broken(error)
+        return exchange.take(replies, owners)
+
+    def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
+        pool, connection = self._borrow(node)
+        options = {"timeout": silence + _SLACK} if silence else {}
+        try:
+            connection.send_packed_command([data])
+            replies: list[Any] = []
+            while len(replies) < count:
+                try:
+                    replies.append(connection.read_response(**options))
+                except ResponseError as refusal:
+                    replies.append(refusal)
+        except BaseException:
+            connection.disconnect()
+            pool.release(connection)
+            raise
+        if node is None:
+            self._idle.append((pool, connection))
+        else:
+            pool.release(connection)
+        return replies
+
+    def _borrow(self, node: Node | None) -> tuple[Any, Any]:
+        if self._pid != os.getpid():  # the parent owns those sockets
+            self._idle.clear()
+            self._pid = os.getpid()
+        if node is not None:
+            pool = self._link.node_pool(node)
+        else:
+            with suppress(IndexError):
+                return self._idle.pop()
+            pool = self._link.pool(self._tag)
+        return pool, pool.get_connection()
+
+    def _drop(self) -> None:
+        idle, self._idle = self._idle, []
+        for pool, connection in idle:
+            connection.disconnect()
+            pool.release(connection)
+
+
+class AsyncDriver:
+    """Runs operations on the node that holds one queue; awaiting, for one event loop."""
+
+    def __init__(self, link: AsyncLink, keys: Keys):
+        self._link = link
+        self._tag = keys.tag
+        self._queue = keys.queue
+        self._where = link.target.where
+        self._idle: list[tuple[Any, Any]] = []
+        self._pid = os.getpid()
+
+    async def run(self, op: AnyOp[R]) -> R:
+        """Send one operation and return its answer."""
+        return (await self.many([op]))[0]  # type: ignore[no-any-return]
+
+    async def many(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+        """Send operations in one pipeline and return their answers, or raise the first error."""
+        exchange = Exchange(ops, await self.dialect(), self._where, self._link.target.retries)
+        while not exchange.finished:
+            wait = await self._round(exchange)
+            if exchange.moved:
+                await self._link.forget_topology()
+                await self._drop()
+                exchange.moved = False
+            if wait:
+                await asyncio.sleep(wait)
+        return exchange.results(self._queue)
+
+    async def flow(self, flow: Flow[R]) -> R:
+        """Run a flow to its end."""
+        try:
+            step = next(flow)
+            while True:
+                try:
+                    if isinstance(step, Op | Choice):
+                        answer: Any = await self.run(step)
+                    else:
+                        answer = await self.many(step)
+                except ChasquiError as error:
+                    step = flow.throw(error)
+                else:
+                    step = flow.send(answer)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        except ChasquiError as error:
+            error.queue = error.queue or self._queue
+            raise
+
+    async def dialect(self) -> str:
+        """Return the dialect of the server, asking it once."""
+        if self._link.dialect is None:
+            questions = [pack(args) for args in dialects.questions(self._tag)]
+            try:
+                replies = await self._talk(None, b"".join(questions), len(questions), 0)
+            except (*BROKEN, ResponseError) as error:
+                raise translate(error, self._where) from error
+            self._link.dialect = dialects.judge(replies, self._where)
+        return self._link.dialect
+
+    async def close(self) -> None:
+        """Give every connection back."""
+        await self._drop()
+
+    async def _round(self, exchange: Exchange) -> float:
+        data, owners = exchange.request()
+        try:
+            replies = await self._talk(exchange.ask_node, data, len(owners), exchange.timeout)
+        except BROKEN as error:
+            return exchange.broken(error)
+        return exchange.take(replies, owners)
+
+    async def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
+        pool, connection = await self._borrow(node)
+        options = {"timeout": silence + _SLACK} if silence else {}
+        try:
+            await connection.send_packed_command([data])
+            replies: list[Any] = []
+            while len(replies) < count:
+                try:
+                    replies.append(await connection.read_response(**options))
+                except ResponseError as refusal:
+                    replies.append(refusal)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            await pool.release(connection)
+            raise
+        if node is None:
+            self._idle.append((pool, connection))
+        else:
+            await pool.release(connection)
+        return replies
+
+    async def _borrow(self, node: Node | None) -> tuple[Any, Any]:
+        if self._pid != os.getpid():  # the parent owns those sockets
+            self._idle.clear()
+            self._pid = os.getpid()
+        if node is not None:
+            pool = self._link.node_pool(node)
+        else:
+            with suppress(IndexError):
+                return self._idle.pop()
+            pool = await self._link.pool(self._tag)
+        return pool, await pool.get_connection()
+
+    async def _drop(self) -> None:
+        idle, self._idle = self._idle, []
+        for pool, connection in idle:
+            await connection.disconnect(nowait=True)
+            await pool.release(connection)

@@ -1,0 +1,128 @@
+"""One exchange with the server, without a socket: what to send, what the replies mean.
+
+The two drivers only move bytes. Every operation is safe to send again (it is gated, or carries a
+marker), so what was not answered is simply sent once more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import AskError, AuthenticationError, MovedError, NoScriptError
+
+from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.core.op import Choice, Op
+from airflow_provider_chasqui.store import translate
+from airflow_provider_chasqui.store.resp import pack
+from airflow_provider_chasqui.store.scripts import Script, script
+
+_ASKING = pack(["ASKING"])
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
+
+
+class Exchange:
+    """Several operations until each has its answer."""
+
+    def __init__(
+        self, ops: Sequence[Op[Any] | Choice[Any]], dialect: str, where: str, retries: int
+    ):
+        self._ops = [getattr(op, dialect) if isinstance(op, Choice) else op for op in ops]
+        self._dialect = dialect
+        self._where = where
+        self._retries = retries
+        self._tries = 0
+        self._unloaded: set[int] = set()
+        self._open = list(range(len(ops)))
+        self.answers: list[Any] = [None] * len(ops)
+        self.ask_node: tuple[str, int] | None = None
+        self.moved = False
+
+    @property
+    def finished(self) -> bool:
+        return not self._open
+
+    @property
+    def timeout(self) -> float:
+        """How long the server may rightly stay silent, in seconds; 0 if no operation blocks."""
+        return max((self._ops[i].block_ms for i in self._open), default=0) / 1000
+
+    def request(self) -> tuple[bytes, list[int | None]]:
+        """Return the bytes to send, and for each reply the operation it answers (None: nobody)."""
+        chunks: list[bytes] = []
+        owners: list[int | None] = []
+        for index in self._open:
+            op = self._ops[index]
+            lua = script(op.script, self._dialect) if op.script else None
+            if lua and index in self._unloaded:
+                chunks.append(pack(("SCRIPT", "LOAD", lua.source)))
+                owners.append(None)
+            if self.ask_node:
+                chunks.append(_ASKING)
+                owners.append(None)
+            chunks.append(_evalsha(lua, op) if lua else pack(op.args))
+            owners.append(index)
+        return b"".join(chunks), owners
+
+    def take(self, replies: list[Any], owners: list[int | None]) -> float:
+        """Note the replies; return how long to wait before the next request, if one is needed."""
+        still_open: list[int] = []
+        passing: Exception | None = None
+        self.ask_node = None
+        for reply, owner in zip(replies, owners, strict=True):
+            if owner is None:
+                continue
+            if isinstance(reply, NoScriptError) and owner not in self._unloaded:
+                self._unloaded.add(owner)
+                still_open.append(owner)
+            elif isinstance(reply, Exception) and translate.is_passing(reply):
+                passing = reply
+                still_open.append(owner)
+            else:
+                self.answers[owner] = self._answer(self._ops[owner], reply)
+        self._open = still_open
+        if passing is None:
+            return 0.0
+        if isinstance(passing, AskError):
+            self.ask_node = (passing.host, passing.port)
+        self.moved = not isinstance(passing, AskError)
+        return self._again(passing, quickly=isinstance(passing, AskError | MovedError))
+
+    def broken(self, error: Exception) -> float:
+        """Note that the connection failed; return how long to wait before trying again."""
+        self.ask_node = None
+        if isinstance(error, AuthenticationError):
+            raise translate.translate(error, self._where) from error
+        self.moved = True
+        return self._again(error)
+
+    def _again(self, error: Exception, quickly: bool = False) -> float:
+        self._tries += 1
+        if self._tries > self._retries:
+            raise translate.translate(error, self._where) from error
+        if quickly and self._tries == 1:
+            return 0.0
+        wait: float = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (self._tries - 1))
+        return wait * (0.5 + random.random() / 2)
+
+    def _answer(self, op: Op[Any], reply: Any) -> Any:
+        if isinstance(reply, Exception):
+            if op.absent is not None and translate.is_absent(reply):
+                return op.absent()
+            error = translate.translate(reply, self._where)
+            error.__cause__ = reply
+            return error
+        return op.parse(reply)
+
+    def results(self, queue: str) -> list[Any]:
+        """Return all answers, or raise the first error among them."""
+        for answer in self.answers:
+            if isinstance(answer, ChasquiError):
+                answer.queue = queue
+                raise answer
+        return self.answers
+
+
+def _evalsha(lua: Script, op: Op[Any]) -> bytes:
+    return pack(("EVALSHA", lua.sha, len(op.keys), *op.keys, *op.args))

@@ -1,0 +1,33 @@
+-- add: put jobs on the stream, all or none; a job with a marker only if the marker is new.
+-- KEYS  1 stream  2 once  3.. one marker for each job that has one
+-- ARGV  1 max length (0: none)  2 life of once (ms)  3.. per job: d, n, life of its marker (ms, 0: no marker)
+-- returns a string with one sign a job: 1 added, 0 its marker stood already
+-- @include push
+-- @include room
+local said = redis.call('GET', KEYS[2])
+if said then return said end
+local marker, fresh, flags = 2, 0, {}
+for i = 3, #ARGV, 3 do
+  flags[#flags + 1] = '1'
+  if ARGV[i + 2] ~= '0' then
+    marker = marker + 1
+    if redis.call('EXISTS', KEYS[marker]) == 1 then flags[#flags] = '0' end
+  end
+  if flags[#flags] == '1' then fresh = fresh + 1 end
+end
+local full = room(KEYS[1], tonumber(ARGV[1]), fresh)
+if full then return full end
+marker = 2
+for i = 3, #ARGV, 3 do
+  local marked, job = ARGV[i + 2] ~= '0', (i - 3) / 3 + 1
+  if marked then marker = marker + 1 end
+  -- Looked up again: the same id may stand twice in one call.
+  if flags[job] == '1' and marked and redis.call('EXISTS', KEYS[marker]) == 1 then flags[job] = '0' end
+  if flags[job] == '1' then
+    local entry = push(KEYS[1], ARGV[i], ARGV[i + 1])
+    if marked then redis.call('SET', KEYS[marker], entry, 'PX', ARGV[i + 2]) end
+  end
+end
+local answer = table.concat(flags)
+redis.call('SET', KEYS[2], answer, 'PX', ARGV[2])
+return answer

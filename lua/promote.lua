@@ -1,0 +1,26 @@
+-- promote: move due jobs to the stream; a member that cannot be read becomes a letter and stops nobody.
+-- KEYS  1 delayed  2 stream  3 dlq
+-- ARGV  1 at most
+-- returns {moved, left, how late the first due job is (ms), next due (ms, 0: none), now (ms), buried, envelopes}
+-- @include member
+-- @include push
+-- @include clock
+local now = now_ms()
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
+local moved, buried, late = {}, 0, 0
+if #due > 0 then late = math.max(0, now - math.floor(tonumber(due[2]))) end
+for i = 1, #due, 2 do
+  local d, n = split_member(due[i])
+  if d then
+    push(KEYS[2], d, n)
+    moved[#moved + 1] = d
+  else
+    redis.call('XADD', KEYS[3], '*', 'd', due[i], 'source_id', '0-0', 'reason', 'malformed',
+      'detail', 'delayed member shorter than its name', 'failed_at', now)
+    buried = buried + 1
+  end
+  redis.call('ZREM', KEYS[1], due[i])
+end
+local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+local next_due = first[2] and math.floor(tonumber(first[2])) or 0
+return {#moved, redis.call('ZCARD', KEYS[1]), late, next_due, now, buried, moved}

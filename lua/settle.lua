@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- settle: take finished entries off the stream; where that was ours to do, set the batch bit and keep the result.
+-- KEYS  1 stream  2.. bits and result keys
+-- ARGV  1 group  2 life of the bits (ms)  3.. per entry: entry id, number of its bits in KEYS (0: none), bit, number of its result key in KEYS (0: none), result, life of the result (s)
+-- returns for each entry 1 settled, 0 someone else settled it first
+-- @include ack_delete
+local ids = {}
+for i = 3, #ARGV, 6 do ids[#ids + 1] = ARGV[i] end
+local gone, answer, touched = ack_delete(KEYS[1], ARGV[1], ids), {}, {}
+for j = 1, #ids do
+  local p = j * 6 - 3
+  answer[j] = gone[j] and 1 or 0
+  if gone[j] then
+    if ARGV[p + 1] ~= '0' then
+      local bits = KEYS[tonumber(ARGV[p + 1])]
+      redis.call('SETBIT', bits, ARGV[p + 2], 1)
+      touched[bits] = true
+    end
+    -- Out of memory loses the result, never the ack.
+    if ARGV[p + 3] ~= '0' then
+      redis.pcall('SET', KEYS[tonumber(ARGV[p + 3])], ARGV[p + 4], 'EX', ARGV[p + 5])
+    end
+  end
+end
+for bits in pairs(touched) do redis.call('PEXPIRE', bits, ARGV[2]) end
+return answer

