@@ -32,8 +32,9 @@ _SLACK = 5.0
 class Driver:
     """Runs operations on the node that holds one queue; blocking, for threads."""
 
-    def __init__(self, link: Link, keys: Keys):
+    def __init__(self, link: Link, keys: Keys, retries: int | None = None):
         self._link = link
+        self._retries = link.target.retries if retries is None else retries
         self._tag = keys.tag
         self._queue = keys.queue
         self._where = link.target.where
@@ -46,7 +47,15 @@ class Driver:
 
     def many(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
         """Send operations in one pipeline and return their answers, or raise the first error."""
-        exchange = Exchange(ops, self.dialect(), self._where, self._link.target.retries)
+        answers = self.attempt(ops)
+        for answer in answers:
+            if isinstance(answer, ChasquiError):
+                raise answer
+        return answers
+
+    def attempt(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+        """Like `many`, but an operation that the server refused has its error as answer."""
+        exchange = Exchange(ops, self.dialect(), self._where, self._retries)
         while not exchange.finished:
             wait = self._round(exchange)
             if exchange.moved:
@@ -143,8 +152,9 @@ class Driver:
 class AsyncDriver:
     """Runs operations on the node that holds one queue; awaiting, for one event loop."""
 
-    def __init__(self, link: AsyncLink, keys: Keys):
+    def __init__(self, link: AsyncLink, keys: Keys, retries: int | None = None):
         self._link = link
+        self._retries = link.target.retries if retries is None else retries
         self._tag = keys.tag
         self._queue = keys.queue
         self._where = link.target.where
@@ -157,7 +167,15 @@ class AsyncDriver:
 
     async def many(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
         """Send operations in one pipeline and return their answers, or raise the first error."""
-        exchange = Exchange(ops, await self.dialect(), self._where, self._link.target.retries)
+        answers = await self.attempt(ops)
+        for answer in answers:
+            if isinstance(answer, ChasquiError):
+                raise answer
+        return answers
+
+    async def attempt(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+        """Like `many`, but an operation that the server refused has its error as answer."""
+        exchange = Exchange(ops, await self.dialect(), self._where, self._retries)
         while not exchange.finished:
             wait = await self._round(exchange)
             if exchange.moved:

@@ -116,11 +116,10 @@ class Exchange:
         return op.parse(reply)
 
     def results(self, queue: str) -> list[Any]:
-        """Return all answers, or raise the first error among them."""
+        """Return all answers; an error among them says which queue it is about."""
         for answer in self.answers:
             if isinstance(answer, ChasquiError):
                 answer.queue = queue
-                raise answer
         return self.answers
 
 

@@ -13,7 +13,7 @@ from airflow_provider_chasqui.core.errors import QueueFull
 from airflow_provider_chasqui.core.event import EVENTS_KEPT, event_fields
 from airflow_provider_chasqui.core.job import Added
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Arg, Choice, Flow, Op, as_is, command, script
+from airflow_provider_chasqui.core.op import Arg, Choice, Flow, Op, as_int, command, script
 from airflow_provider_chasqui.core.prepare import Ready
 
 # As long as Redis itself remembers an IDMP id by default.
@@ -81,21 +81,26 @@ def marker_life_s(wait_ms: int) -> int:
     return max(1, wait_ms // 1000) + _MARKER_GRACE_S
 
 
-def announce(keys: Keys, jobs: Sequence[Ready], now_ms: int) -> list[Op[Any]]:
+def announce(keys: Keys, jobs: Sequence[Ready], now_ms: int) -> Op[int]:
     """The events of an add that ChasquiMQ leaves out."""
-    ops = []
+    events = []
     for job in jobs:
         name = job.name.decode("utf-8", "replace")
         if job.run_at_ms is None:
-            fields = event_fields("waiting", job.id, now_ms, name)
+            events.append(event_fields("waiting", job.id, now_ms, name))
         else:
-            fields = event_fields("delayed", job.id, now_ms, name, delay_ms=job.run_at_ms - now_ms)
-        ops.append(emit(keys, fields))
-    return ops
+            delay_ms = job.run_at_ms - now_ms
+            events.append(event_fields("delayed", job.id, now_ms, name, delay_ms=delay_ms))
+    return emit(keys, events)
 
 
-def emit(keys: Keys, fields: Sequence[Arg]) -> Op[Any]:
-    return command("XADD", keys.events, "MAXLEN", "~", EVENTS_KEPT, "*", *fields, parse=as_is)
+def emit(keys: Keys, events: Sequence[Sequence[Arg]], kept: int = EVENTS_KEPT) -> Op[int]:
+    """Write events, each a flat list of fields and values, in order."""
+    args: list[Arg] = [kept]
+    for fields in events:
+        args.append(len(fields))
+        args += fields
+    return script("emit", as_int, [keys.events], args)
 
 
 def add_all(
@@ -125,9 +130,8 @@ def add_all(
             added += [Added(job.id, fresh) for job, fresh in zip(chunk, signs, strict=True)]
     if config.announce:
         fresh_ids = {result.id for result in added if result.fresh}
-        events = announce(keys, [job for job in jobs if job.id in fresh_ids], now_ms)
-        for start in range(0, len(events), CHUNK * 4):
-            yield events[start : start + CHUNK * 4]
+        told = [job for job in jobs if job.id in fresh_ids]
+        yield [announce(keys, told[i : i + CHUNK], now_ms) for i in range(0, len(told), CHUNK)]
     return added
 
 

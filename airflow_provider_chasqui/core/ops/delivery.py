@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS, place_of
@@ -177,22 +177,27 @@ def bury(keys: Keys, group: str, burials: Sequence[Burial], keep: int = 0) -> Op
     return script("bury", as_flags, names, args)
 
 
-def keep(keys: Keys, group: str, consumer: str, ids: Sequence[str]) -> Op[list[str]]:
-    """Renew running entries: idle time starts anew, delivery counts stay; answers those renewed."""
-    return command(
-        "XCLAIM", keys.stream, group, consumer, 0, *ids, "JUSTID",
-        parse=lambda reply: [entry_id.decode() for entry_id in reply], absent=list,
-    )  # fmt: skip
+def keep(keys: Keys, group: str, consumer: str, ids: Sequence[str]) -> Op[list[bool]]:
+    """Renew entries that are still ours: idle time starts anew, delivery counts stay."""
+    return _tolerant(script("keep", as_flags, [keys.stream], [group, consumer, *ids]), len(ids))
 
 
-def release(
-    keys: Keys, group: str, consumer: str, ids: Sequence[str], deliveries: int, idle_ms: int
-) -> Op[Any]:
-    """Hand entries back unrun: at once claimable by others, their delivery count as it was."""
-    return command(
-        "XCLAIM", keys.stream, group, consumer, 0, *ids,
-        "IDLE", idle_ms, "RETRYCOUNT", deliveries, "JUSTID", parse=as_is, absent=list,
-    )  # fmt: skip
+def release(keys: Keys, group: str, entries: Sequence[tuple[str, bytes, bytes]]) -> Op[list[bool]]:
+    """Hand entries (id, d, n) back unrun; another consumer has them at once."""
+    args: list[Arg] = [group]
+    for entry in entries:
+        args += entry
+    return script("release", as_flags, [keys.stream], args)
+
+
+def _tolerant(op: Op[list[bool]], count: int) -> Op[list[bool]]:
+    return replace(op, absent=lambda: [False] * count)
+
+
+def sweep(keys: Keys, group: str, silent_ms: int, consumer: str = "") -> Op[int]:
+    """Remove consumers that hold nothing and were silent for long; or just the one named."""
+    op = script("sweep", as_int, [keys.stream], [group, silent_ms, consumer])
+    return replace(op, absent=lambda: 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +220,6 @@ def _consumers(reply: Any) -> list[ConsumerStatus]:
 
 def consumers(keys: Keys, group: str) -> Op[list[ConsumerStatus]]:
     return command("XINFO", "CONSUMERS", keys.stream, group, parse=_consumers, absent=list)
-
-
-def drop_consumer(keys: Keys, group: str, consumer: str) -> Op[int]:
-    return command("XGROUP", "DELCONSUMER", keys.stream, group, consumer, parse=as_int)
 
 
 def lead(lock: str, holder: str, life_s: int) -> Op[bool]:
