@@ -1,11 +1,11 @@
 """Connections: redis-py makes them (TLS, login, failover, parsing), we lend them out.
 
-`Link` is for threads, `AsyncLink` for one event loop; they mirror each other.
+`Link` is for threads, `AsyncLink` for one event loop; they mirror each other. Neither takes a lock:
+a fork in the middle would leave it locked for ever, and what two threads build twice is harmless.
 """
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 import redis
@@ -14,54 +14,24 @@ import redis.asyncio.sentinel
 import redis.sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
-from redis.crc import key_slot
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
+from airflow_provider_chasqui.store.options import (
+    AsyncWhole,
+    Whole,
+    address,
+    kind_of,
+    options_of,
+    sentinel_options,
+    tls_options,
+)
+from airflow_provider_chasqui.store.resp import pack
+from airflow_provider_chasqui.store.slots import Node, SlotMap
 from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.store.translate import BROKEN
 
-Node = tuple[str, int]
-
-
-def _options(target: Target) -> dict[str, Any]:
-    # RESP2 and no decoding: replies are the same nested lists whatever the server.
-    options: dict[str, Any] = {
-        "db": target.db,
-        "username": target.username,
-        "password": target.password,
-        "credential_provider": target.credential_provider,
-        "socket_timeout": target.timeout,
-        "socket_connect_timeout": target.connect_timeout,
-        "client_name": target.client_name,
-        "protocol": 2,
-        "socket_keepalive": True,
-    }
-    if target.credential_provider:
-        options["username"] = options["password"] = None
-    return options
-
-
-def _tls_options(target: Target) -> dict[str, Any]:
-    if target.tls is None:
-        return {}
-    return {
-        "ssl_ca_certs": target.tls.ca_file,
-        "ssl_certfile": target.tls.cert_file,
-        "ssl_keyfile": target.tls.key_file,
-        "ssl_cert_reqs": "required" if target.tls.verify else "none",
-        "ssl_check_hostname": target.tls.verify and target.tls.check_hostname,
-        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
-    }
-
-
-def _sentinel_options(target: Target) -> dict[str, Any]:
-    return {
-        "username": target.sentinel_username,
-        "password": target.sentinel_password,
-        "socket_timeout": target.timeout,
-        "socket_connect_timeout": target.connect_timeout,
-        "protocol": 2,
-    } | ({"ssl": True} | _tls_options(target) if target.tls else {})
+_CLUSTER_SLOTS = pack(["CLUSTER", "SLOTS"])
 
 
 class Link:
@@ -71,68 +41,81 @@ class Link:
         self.target = target
         self.dialect: str | None = None
         self._pools: dict[Node, Any] = {}
-        self._cluster: RedisCluster | None = None
-        self._retry = {"retry": Retry(NoBackoff(), 0)}
+        self._slots: SlotMap | None = None
+        self._retry = Retry(NoBackoff(), 0)
+        self._connection = kind_of(target, redis, Whole)
 
     def pool(self, tag: str) -> Any:
         """Return the pool of the node that holds the keys with this hash tag."""
         target = self.target
         if target.cluster:
-            return self.node_pool(self._node(tag))
+            return self.node_pool(self._owner(tag))
         if target.sentinel_master:
             return self._sentinel_pool(target.sentinel_master)
         return self.node_pool(target.nodes[0] if target.nodes else ("", 0))
 
     def node_pool(self, node: Node) -> Any:
+        """Return the pool of one node."""
         if node not in self._pools:
-            target, options = self.target, _options(self.target) | self._retry
-            if target.unix_path:
-                options |= {"path": target.unix_path}
-                options.pop("socket_keepalive")
-                kind: type[Any] = redis.UnixDomainSocketConnection
-            else:
-                options |= {"host": node[0], "port": node[1]} | _tls_options(target)
-                kind = redis.SSLConnection if target.tls else redis.Connection
-            self._pools[node] = redis.ConnectionPool(connection_class=kind, **options)
+            options = options_of(self.target) | address(self.target, node) | {"retry": self._retry}
+            pool = redis.ConnectionPool(connection_class=self._connection, **options)
+            self._pools.setdefault(node, pool)
         return self._pools[node]
 
     def forget_topology(self) -> None:
         """Ask the cluster anew who holds what, on the next call."""
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        self._slots = None
 
     def close(self) -> None:
-        self.forget_topology()
-        for pool in self._pools.values():
+        """End every connection; the next call makes new ones."""
+        pools, self._pools, self._slots = self._pools, {}, None
+        for pool in pools.values():
             pool.disconnect()
-        self._pools.clear()
+            for sentinel in _sentinels(pool):
+                sentinel.close()
 
     def _sentinel_pool(self, master: str) -> Any:
         key = (master, 0)
         if key not in self._pools:
-            target = self.target
+            target, retry = self.target, {"retry": self._retry}
             sentinel = redis.sentinel.Sentinel(
-                list(target.nodes), sentinel_kwargs=_sentinel_options(target)
+                list(target.nodes), sentinel_kwargs=sentinel_options(target) | retry
             )
-            options = _options(target) | _tls_options(target) | self._retry
-            self._pools[key] = redis.sentinel.SentinelConnectionPool(
-                master, sentinel, ssl=target.tls is not None, **options
+            options = options_of(target) | tls_options(target) | retry | {"socket_keepalive": True}
+            pool = redis.sentinel.SentinelConnectionPool(
+                master, sentinel, connection_class=self._connection, **options
             )
+            self._pools.setdefault(key, pool)
         return self._pools[key]
 
-    def _node(self, tag: str) -> Node:
-        if self._cluster is None:
-            options = _options(self.target) | _tls_options(self.target)
-            options.pop("db")
-            startup = [redis.cluster.ClusterNode(*node) for node in self.target.nodes]
-            self._cluster = RedisCluster(
-                startup_nodes=startup,
-                ssl=self.target.tls is not None,
-                **options | {"retry": Retry(NoBackoff(), 3)},
-            )
-        node = self._cluster.nodes_manager.get_node_from_slot(key_slot(tag.encode()))
-        return node.host, int(node.port)
+    def _owner(self, tag: str) -> Node:
+        slots = self._slots
+        if slots is None:
+            slots = self._slots = self._ask_cluster()
+        return slots.owner(tag)
+
+    def _ask_cluster(self) -> SlotMap:
+        known = [node for node in self._pools if node not in self.target.nodes]
+        failure: Exception | None = None
+        for node in (*self.target.nodes, *known):
+            try:
+                return SlotMap(self._ask(node), node)
+            except (*BROKEN, ResponseError) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _ask(self, node: Node) -> Any:
+        pool = self.node_pool(node)
+        connection = pool.get_connection()
+        try:
+            connection.send_packed_command([_CLUSTER_SLOTS])
+            return connection.read_response()
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            pool.release(connection)
 
 
 class AsyncLink:
@@ -142,63 +125,83 @@ class AsyncLink:
         self.target = target
         self.dialect: str | None = None
         self._pools: dict[Node, Any] = {}
-        self._cluster: redis.asyncio.RedisCluster | None = None
-        self._retry = {"retry": AsyncRetry(NoBackoff(), 0)}
+        self._slots: SlotMap | None = None
+        self._retry = AsyncRetry(NoBackoff(), 0)
+        self._connection = kind_of(target, redis.asyncio, AsyncWhole)
 
     async def pool(self, tag: str) -> Any:
+        """Return the pool of the node that holds the keys with this hash tag."""
         target = self.target
         if target.cluster:
-            return self.node_pool(await self._node(tag))
+            return self.node_pool(await self._owner(tag))
         if target.sentinel_master:
             return self._sentinel_pool(target.sentinel_master)
         return self.node_pool(target.nodes[0] if target.nodes else ("", 0))
 
     def node_pool(self, node: Node) -> Any:
+        """Return the pool of one node."""
         if node not in self._pools:
-            target, options = self.target, _options(self.target) | self._retry
-            if target.unix_path:
-                options |= {"path": target.unix_path}
-                options.pop("socket_keepalive")
-                kind: type[Any] = redis.asyncio.UnixDomainSocketConnection
-            else:
-                options |= {"host": node[0], "port": node[1]} | _tls_options(target)
-                kind = redis.asyncio.SSLConnection if target.tls else redis.asyncio.Connection
-            self._pools[node] = redis.asyncio.ConnectionPool(connection_class=kind, **options)
+            options = options_of(self.target) | address(self.target, node) | {"retry": self._retry}
+            pool = redis.asyncio.ConnectionPool(connection_class=self._connection, **options)
+            self._pools.setdefault(node, pool)
         return self._pools[node]
 
     async def forget_topology(self) -> None:
-        if self._cluster is not None:
-            await self._cluster.aclose()
-            self._cluster = None
+        """Ask the cluster anew who holds what, on the next call."""
+        self._slots = None
 
     async def close(self) -> None:
-        await self.forget_topology()
-        for pool in self._pools.values():
+        """End every connection; the next call makes new ones."""
+        pools, self._pools, self._slots = self._pools, {}, None
+        for pool in pools.values():
             await pool.disconnect()
-        self._pools.clear()
+            for sentinel in _sentinels(pool):
+                await sentinel.aclose()
 
     def _sentinel_pool(self, master: str) -> Any:
         key = (master, 0)
         if key not in self._pools:
-            target = self.target
+            target, retry = self.target, {"retry": self._retry}
             sentinel = redis.asyncio.sentinel.Sentinel(
-                list(target.nodes), sentinel_kwargs=_sentinel_options(target)
+                list(target.nodes), sentinel_kwargs=sentinel_options(target) | retry
             )
-            options = _options(target) | _tls_options(target) | self._retry
-            self._pools[key] = redis.asyncio.sentinel.SentinelConnectionPool(
-                master, sentinel, ssl=target.tls is not None, **options
+            options = options_of(target) | tls_options(target) | retry | {"socket_keepalive": True}
+            pool = redis.asyncio.sentinel.SentinelConnectionPool(
+                master, sentinel, connection_class=self._connection, **options
             )
+            self._pools.setdefault(key, pool)
         return self._pools[key]
 
-    async def _node(self, tag: str) -> Node:
-        if self._cluster is None:
-            options = _options(self.target) | _tls_options(self.target)
-            options.pop("db")
-            options.pop("socket_keepalive")
-            startup = [redis.asyncio.cluster.ClusterNode(*node) for node in self.target.nodes]
-            self._cluster = redis.asyncio.RedisCluster(
-                startup_nodes=startup, ssl=self.target.tls is not None, **options
-            )
-            await self._cluster.initialize()
-        node = self._cluster.nodes_manager.get_node_from_slot(key_slot(tag.encode()))
-        return node.host, int(node.port)
+    async def _owner(self, tag: str) -> Node:
+        slots = self._slots
+        if slots is None:
+            slots = self._slots = await self._ask_cluster()
+        return slots.owner(tag)
+
+    async def _ask_cluster(self) -> SlotMap:
+        known = [node for node in self._pools if node not in self.target.nodes]
+        failure: Exception | None = None
+        for node in (*self.target.nodes, *known):
+            try:
+                return SlotMap(await self._ask(node), node)
+            except (*BROKEN, ResponseError) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def _ask(self, node: Node) -> Any:
+        pool = self.node_pool(node)
+        connection = await pool.get_connection()
+        try:
+            await connection.send_packed_command([_CLUSTER_SLOTS])
+            return await connection.read_response()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        finally:
+            await pool.release(connection)
+
+
+def _sentinels(pool: Any) -> list[Any]:
+    manager = getattr(pool, "sentinel_manager", None)
+    return list(manager.sentinels) if manager else []

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_chasqui.core.errors import NotPermitted, ServerTooOld
-from airflow_provider_chasqui.core.op import Arg
+from airflow_provider_chasqui.core.errors import ChasquiError, NotPermitted, ServerTooOld
+from airflow_provider_chasqui.core.op import Op, as_is, command
 
 NATIVE = "native"
 PORTABLE = "portable"
 
 
-def questions(tag: str) -> list[tuple[Arg, ...]]:
+def questions(tag: str) -> list[Op[Any]]:
     """Return commands that change nothing: the key does not exist and is not made."""
     key = f"{tag}:probe"
     return [
-        ("XACKDEL", key, "g", "IDS", 1, "0-1"),
-        ("XADD", key, "NOMKSTREAM", "IDMP", "p", "i", "*", "d", "x"),
-        ("XREADGROUP", "GROUP", "g", "c", "CLAIM", 0, "STREAMS", key, ">"),
-        ("EVAL", "#!lua\nreturn 1", 0),
+        command("XACKDEL", key, "g", "IDS", 1, "0-1", parse=as_is),
+        command("XADD", key, "NOMKSTREAM", "IDMP", "p", "i", "*", "d", "x", parse=as_is),
+        command("XREADGROUP", "GROUP", "g", "c", "CLAIM", 0, "STREAMS", key, ">", parse=as_is),
+        command("EVAL", "#!lua\nreturn 1", 0, parse=as_is),
     ]
 
 
@@ -30,19 +30,18 @@ def judge(answers: list[Any], where: str) -> str:
     """Return the dialect that the answers show, or raise for a server older than Redis 7."""
     acked, added, read, scripted = answers
     for answer in answers:
-        if (
-            isinstance(answer, Exception)
-            and "NOPERM" in f"{type(answer).__name__} {answer}".upper()
-        ):
-            raise NotPermitted(
-                f"{where} does not let this user run the commands of a queue: {answer}"
+        if isinstance(answer, NotPermitted):
+            raise answer
+    if isinstance(scripted, ChasquiError):
+        if "compiling script" in scripted.message:
+            raise ServerTooOld(
+                f"{where} is older than Redis 7.0; use Redis 7.0 or newer, or Valkey 8"
             )
-    if scripted != 1:
-        raise ServerTooOld(f"{where} is older than Redis 7.0; use Redis 7.0 or newer, or Valkey 8")
+        raise scripted
     native = (
         isinstance(acked, list)
         and added is None
-        and isinstance(read, Exception)
-        and "NOGROUP" in str(read)
+        and isinstance(read, ChasquiError)
+        and "NOGROUP" in read.message
     )
     return NATIVE if native else PORTABLE

@@ -10,29 +10,32 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.keys import Placed
 from airflow_provider_chasqui.core.op import AnyOp, Choice, Flow, Op
 from airflow_provider_chasqui.store import dialect as dialects
-from airflow_provider_chasqui.store.connect import AsyncLink, Link, Node
+from airflow_provider_chasqui.store.connect import AsyncLink, Link
 from airflow_provider_chasqui.store.exchange import Exchange
-from airflow_provider_chasqui.store.resp import pack
-from airflow_provider_chasqui.store.translate import BROKEN, translate
+from airflow_provider_chasqui.store.slots import Node
+from airflow_provider_chasqui.store.translate import BROKEN
 
 R = TypeVar("R")
 
 # A blocking command may be answered this much later than agreed before we call it lost.
 _SLACK = 5.0
+# A server that was never reached is more likely misnamed than failing over.
+_FIRST_RETRIES = 5
 
 
 class Driver:
     """Runs operations on the node that holds one queue; blocking, for threads."""
 
-    def __init__(self, link: Link, keys: Keys, retries: int | None = None):
+    def __init__(self, link: Link, keys: Placed, retries: int | None = None):
         self._link = link
         self._retries = link.target.retries if retries is None else retries
         self._tag = keys.tag
@@ -56,15 +59,7 @@ class Driver:
     def attempt(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
         """Like `many`, but an operation that the server refused has its error as answer."""
         exchange = Exchange(ops, self.dialect(), self._where, self._retries)
-        while not exchange.finished:
-            wait = self._round(exchange)
-            if exchange.moved:
-                self._link.forget_topology()
-                self._drop()
-                exchange.moved = False
-            if wait:
-                time.sleep(wait)
-        return exchange.results(self._queue)
+        return self._carry(exchange)
 
     def flow(self, flow: Flow[R]) -> R:
         """Run a flow to its end."""
@@ -89,35 +84,49 @@ class Driver:
     def dialect(self) -> str:
         """Return the dialect of the server, asking it once."""
         if self._link.dialect is None:
-            questions = [pack(args) for args in dialects.questions(self._tag)]
-            try:
-                replies = self._talk(None, b"".join(questions), len(questions), 0)
-            except (*BROKEN, ResponseError) as error:
-                raise translate(error, self._where) from error
-            self._link.dialect = dialects.judge(replies, self._where)
+            retries = min(self._retries, _FIRST_RETRIES)
+            questions = dialects.questions(self._tag)
+            exchange = Exchange(questions, dialects.PORTABLE, self._where, retries)
+            answers = self._carry(exchange)
+            self._link.dialect = dialects.judge(answers, self._where)
         return self._link.dialect
 
     def close(self) -> None:
-        """Give every connection back."""
-        self._drop()
+        """Give every connection back to the link, which keeps it open for others."""
+        idle, self._idle = self._idle, []
+        for pool, connection in idle:
+            pool.release(connection)
+
+    def _carry(self, exchange: Exchange) -> list[Any]:
+        while not exchange.finished:
+            wait = self._round(exchange)
+            if exchange.moved:
+                self._link.forget_topology()
+                self._drop()
+                exchange.moved = False
+            if wait:
+                time.sleep(wait)
+        return exchange.results(self._queue)
 
     def _round(self, exchange: Exchange) -> float:
         data, owners = exchange.request()
         try:
             replies = self._talk(exchange.ask_node, data, len(owners), exchange.timeout)
-        except BROKEN as error:
+        except (*BROKEN, ResponseError) as error:
             return exchange.broken(error)
         return exchange.take(replies, owners)
 
     def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
         pool, connection = self._borrow(node)
-        options = {"timeout": silence + _SLACK} if silence else {}
+        read = connection.read_response
+        if silence:
+            read = partial(connection.read_within, silence + _SLACK)
         try:
             connection.send_packed_command([data])
             replies: list[Any] = []
             while len(replies) < count:
                 try:
-                    replies.append(connection.read_response(**options))
+                    replies.append(read())
                 except ResponseError as refusal:
                     replies.append(refusal)
         except BaseException:
@@ -152,7 +161,7 @@ class Driver:
 class AsyncDriver:
     """Runs operations on the node that holds one queue; awaiting, for one event loop."""
 
-    def __init__(self, link: AsyncLink, keys: Keys, retries: int | None = None):
+    def __init__(self, link: AsyncLink, keys: Placed, retries: int | None = None):
         self._link = link
         self._retries = link.target.retries if retries is None else retries
         self._tag = keys.tag
@@ -176,15 +185,7 @@ class AsyncDriver:
     async def attempt(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
         """Like `many`, but an operation that the server refused has its error as answer."""
         exchange = Exchange(ops, await self.dialect(), self._where, self._retries)
-        while not exchange.finished:
-            wait = await self._round(exchange)
-            if exchange.moved:
-                await self._link.forget_topology()
-                await self._drop()
-                exchange.moved = False
-            if wait:
-                await asyncio.sleep(wait)
-        return exchange.results(self._queue)
+        return await self._carry(exchange)
 
     async def flow(self, flow: Flow[R]) -> R:
         """Run a flow to its end."""
@@ -209,35 +210,49 @@ class AsyncDriver:
     async def dialect(self) -> str:
         """Return the dialect of the server, asking it once."""
         if self._link.dialect is None:
-            questions = [pack(args) for args in dialects.questions(self._tag)]
-            try:
-                replies = await self._talk(None, b"".join(questions), len(questions), 0)
-            except (*BROKEN, ResponseError) as error:
-                raise translate(error, self._where) from error
-            self._link.dialect = dialects.judge(replies, self._where)
+            retries = min(self._retries, _FIRST_RETRIES)
+            questions = dialects.questions(self._tag)
+            exchange = Exchange(questions, dialects.PORTABLE, self._where, retries)
+            answers = await self._carry(exchange)
+            self._link.dialect = dialects.judge(answers, self._where)
         return self._link.dialect
 
     async def close(self) -> None:
-        """Give every connection back."""
-        await self._drop()
+        """Give every connection back to the link, which keeps it open for others."""
+        idle, self._idle = self._idle, []
+        for pool, connection in idle:
+            await pool.release(connection)
+
+    async def _carry(self, exchange: Exchange) -> list[Any]:
+        while not exchange.finished:
+            wait = await self._round(exchange)
+            if exchange.moved:
+                await self._link.forget_topology()
+                await self._drop()
+                exchange.moved = False
+            if wait:
+                await asyncio.sleep(wait)
+        return exchange.results(self._queue)
 
     async def _round(self, exchange: Exchange) -> float:
         data, owners = exchange.request()
         try:
             replies = await self._talk(exchange.ask_node, data, len(owners), exchange.timeout)
-        except BROKEN as error:
+        except (*BROKEN, ResponseError) as error:
             return exchange.broken(error)
         return exchange.take(replies, owners)
 
     async def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
         pool, connection = await self._borrow(node)
-        options = {"timeout": silence + _SLACK} if silence else {}
+        read = connection.read_response
+        if silence:
+            read = partial(connection.read_within, silence + _SLACK)
         try:
             await connection.send_packed_command([data])
             replies: list[Any] = []
             while len(replies) < count:
                 try:
-                    replies.append(await connection.read_response(**options))
+                    replies.append(await read())
                 except ResponseError as refusal:
                     replies.append(refusal)
         except BaseException:

@@ -7,10 +7,11 @@ marker), so what was not answered is simply sent once more.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import AskError, AuthenticationError, MovedError, NoScriptError
+from redis.exceptions import AskError, MovedError, NoScriptError
 
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.op import Choice, Op
@@ -20,13 +21,21 @@ from airflow_provider_chasqui.store.scripts import Script, script
 
 _ASKING = pack(["ASKING"])
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
+# The server remembers an add for 100 s (IDMP and the `once` marker): what is sent again later than
+# that could be added twice, so by then we have given up.
+_PATIENCE = 60.0
 
 
 class Exchange:
     """Several operations until each has its answer."""
 
     def __init__(
-        self, ops: Sequence[Op[Any] | Choice[Any]], dialect: str, where: str, retries: int
+        self,
+        ops: Sequence[Op[Any] | Choice[Any]],
+        dialect: str,
+        where: str,
+        retries: int,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._ops = [getattr(op, dialect) if isinstance(op, Choice) else op for op in ops]
         self._dialect = dialect
@@ -38,6 +47,8 @@ class Exchange:
         self.answers: list[Any] = [None] * len(ops)
         self.ask_node: tuple[str, int] | None = None
         self.moved = False
+        self._clock = clock
+        self._give_up_at = clock() + self.timeout + _PATIENCE
 
     @property
     def finished(self) -> bool:
@@ -52,10 +63,12 @@ class Exchange:
         """Return the bytes to send, and for each reply the operation it answers (None: nobody)."""
         chunks: list[bytes] = []
         owners: list[int | None] = []
+        loading: set[bytes] = set()
         for index in self._open:
             op = self._ops[index]
             lua = script(op.script, self._dialect) if op.script else None
-            if lua and index in self._unloaded:
+            if lua and index in self._unloaded and lua.sha not in loading:
+                loading.add(lua.sha)
                 chunks.append(pack(("SCRIPT", "LOAD", lua.source)))
                 owners.append(None)
             if self.ask_node:
@@ -72,39 +85,46 @@ class Exchange:
         self.ask_node = None
         for reply, owner in zip(replies, owners, strict=True):
             if owner is None:
-                continue
-            if isinstance(reply, NoScriptError) and owner not in self._unloaded:
+                if isinstance(reply, Exception) and not translate.is_passing(reply):
+                    raise translate.translate(reply, self._where) from reply
+            elif isinstance(reply, NoScriptError) and owner not in self._unloaded:
                 self._unloaded.add(owner)
                 still_open.append(owner)
             elif isinstance(reply, Exception) and translate.is_passing(reply):
-                passing = reply
+                passing = passing or reply
+                still_open.append(owner)
+            elif isinstance(reply, Exception) and still_open:
+                # It may be refused only because an earlier one was not done (the chunks of a batch
+                # go in order), so it is asked again behind that one.
                 still_open.append(owner)
             else:
                 self.answers[owner] = self._answer(self._ops[owner], reply)
         self._open = still_open
         if passing is None:
             return 0.0
-        if isinstance(passing, AskError):
+        # MovedError is a kind of AskError. No host means the one that answered: look it up anew.
+        if isinstance(passing, AskError) and not isinstance(passing, MovedError) and passing.host:
             self.ask_node = (passing.host, passing.port)
-        self.moved = not isinstance(passing, AskError)
-        return self._again(passing, quickly=isinstance(passing, AskError | MovedError))
+        self.moved = self.ask_node is None
+        return self._again(passing, quickly=isinstance(passing, AskError))
 
     def broken(self, error: Exception) -> float:
         """Note that the connection failed; return how long to wait before trying again."""
         self.ask_node = None
-        if isinstance(error, AuthenticationError):
+        if translate.is_final(error):
             raise translate.translate(error, self._where) from error
         self.moved = True
         return self._again(error)
 
     def _again(self, error: Exception, quickly: bool = False) -> float:
         self._tries += 1
-        if self._tries > self._retries:
-            raise translate.translate(error, self._where) from error
-        if quickly and self._tries == 1:
-            return 0.0
         wait: float = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (self._tries - 1))
-        return wait * (0.5 + random.random() / 2)
+        wait *= 0.5 + random.random() / 2
+        if quickly and self._tries == 1:
+            wait = 0.0
+        if self._tries > self._retries or self._clock() + wait > self._give_up_at:
+            raise translate.translate(error, self._where) from error
+        return wait
 
     def _answer(self, op: Op[Any], reply: Any) -> Any:
         if isinstance(reply, Exception):

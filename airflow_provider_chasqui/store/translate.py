@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+
 from redis import exceptions as redis
 
+from airflow_provider_chasqui.core import lease, rsmq
 from airflow_provider_chasqui.core.errors import (
     BatchConflict,
     ChasquiError,
@@ -28,7 +31,19 @@ PASSING = (
 )
 
 # redis-py names only some replies by class; the rest are known by their first word.
-_PASSING_WORDS = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "UNBLOCKED")
+_PASSING_WORDS = (
+    *("LOADING ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "READONLY ", "UNBLOCKED "),
+    *("BUSY ", "NOREPLICAS "),
+)
+
+# redis-py cuts the first word off those that it has a class for.
+_WORDS: dict[type[Exception], str] = {
+    redis.AskError: "MOVED",
+    redis.ClusterDownError: "CLUSTERDOWN",
+    redis.OutOfMemoryError: "OOM",
+    redis.ReadOnlyError: "READONLY",
+    redis.TryAgainError: "TRYAGAIN",
+}
 
 # The connection is gone or never came to be.
 BROKEN = (redis.ConnectionError, redis.TimeoutError, redis.RedisClusterException, OSError)
@@ -36,6 +51,21 @@ BROKEN = (redis.ConnectionError, redis.TimeoutError, redis.RedisClusterException
 
 def is_passing(error: Exception) -> bool:
     return isinstance(error, PASSING) or str(error).startswith(_PASSING_WORDS)
+
+
+def is_final(error: Exception) -> bool:
+    """Whether trying again cannot help: a refused login or certificate, or a refused command."""
+    if isinstance(error, redis.AuthenticationError):
+        return True
+    if isinstance(error, redis.ResponseError):
+        return not is_passing(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        # An alert is how the server says that it wants another certificate than ours.
+        if isinstance(cause, ssl.SSLCertVerificationError) or "ALERT_" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def is_absent(error: Exception) -> bool:
@@ -51,20 +81,32 @@ def translate(error: Exception, where: str) -> ChasquiError:
         return LoginRefused(
             f"{where} refused the login: check the user name and the password of the connection"
         )
-    if isinstance(error, redis.NoPermissionError) or text.startswith("NOPERM"):
+    if isinstance(error, redis.NoPermissionError) or _is_refused(text):
         return NotPermitted(
-            f"{where} does not let this user do that: {text}; grant the ACL rules in the docs"
+            f"{where} does not let this user do that: {text}; grant the rights that "
+            "docs/security-acl.md lists"
         )
     if isinstance(error, BROKEN):
         return NotConnected(
             f"no connection to {where}: {text or type(error).__name__}; check that the server runs "
             "and that host, port and TLS are right"
         )
-    return _reply(text, where)
+    return _reply(_word(error), text, where)
 
 
-def _reply(text: str, where: str) -> ChasquiError:
-    word, _, rest = text.partition(" ")
+def _word(error: Exception) -> str:
+    for kind, word in _WORDS.items():
+        if isinstance(error, kind):
+            return word
+    return str(error).partition(" ")[0]
+
+
+def _is_refused(text: str) -> bool:
+    return text.startswith("NOPERM") or "ACL failure in script" in text
+
+
+def _reply(word: str, text: str, where: str) -> ChasquiError:
+    rest = text.removeprefix(f"{word} ")
     match word:
         case "CHASQUIFULL":
             return QueueFull(
@@ -76,6 +118,10 @@ def _reply(text: str, where: str) -> ChasquiError:
             )
         case "CHASQUISEALED":
             return BatchConflict(f"the batch was already handed off with {rest} jobs")
+        case "CHASQUIRSMQ":
+            return rsmq.refusal(rest)
+        case "CHASQUILEASE":
+            return lease.refusal(rest)
         case "OOM":
             return QueueFull(f"{where} is out of memory; add workers, or raise its maxmemory")
         case "WRONGTYPE":
@@ -85,6 +131,12 @@ def _reply(text: str, where: str) -> ChasquiError:
             )
         case "NOREPLICAS":
             return NotConnected(f"{where} has too few replicas in sync: {rest}")
+        case "READONLY":
+            return NotConnected(f"{where} is a replica and takes no writes; connect to its master")
+        case "TRYAGAIN" | "MOVED":
+            return NotConnected(f"{where} is moving this queue to another node; try again later")
+        case "CLUSTERDOWN":
+            return NotConnected(f"{where} is down: {rest}; check its nodes with CLUSTER INFO")
     if "unknown command" in text or "Unknown Redis command" in text:
         return ServerTooOld(f"{where} is too old: {text}; use Redis 7.0 or newer, or Valkey 8")
     return StoreError(f"{where} answered: {text}")

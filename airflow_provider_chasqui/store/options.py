@@ -1,0 +1,144 @@
+"""What redis-py is told: options, credentials, and connections that are whole or closed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, cast
+
+from redis.credentials import CredentialProvider
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from airflow_provider_chasqui.store.slots import Node
+from airflow_provider_chasqui.store.target import Target
+
+# How many there are is decided by who calls at the same time, not by the pool.
+_NO_LIMIT = 2**31
+
+
+class _Credentials(CredentialProvider):
+    """The caller's provider; one that blocks is asked in a thread, failures tell no secret."""
+
+    def __init__(self, theirs: CredentialProvider):
+        self._theirs = theirs
+
+    def get_credentials(self) -> Any:
+        try:
+            return self._theirs.get_credentials()
+        except Exception as cause:
+            raise _failed(cause) from cause
+
+    async def get_credentials_async(self) -> Any:
+        own = type(self._theirs).get_credentials_async
+        try:
+            if own is CredentialProvider.get_credentials_async:
+                return await asyncio.to_thread(self._theirs.get_credentials)
+            return await self._theirs.get_credentials_async()
+        except Exception as cause:
+            raise _failed(cause) from cause
+
+
+def _failed(cause: Exception) -> RedisConnectionError:
+    return RedisConnectionError(f"the credential provider failed ({type(cause).__name__})")
+
+
+def options_of(target: Target) -> dict[str, Any]:
+    # RESP2 and no decoding: replies are the same nested lists whatever the server.
+    options: dict[str, Any] = {
+        "db": target.db,
+        "username": target.username,
+        "password": target.password,
+        "credential_provider": None,
+        "socket_timeout": target.timeout,
+        "socket_connect_timeout": target.connect_timeout,
+        "client_name": target.client_name,
+        "protocol": 2,
+        "max_connections": _NO_LIMIT,
+    }
+    if target.credential_provider:
+        options["username"] = options["password"] = None
+        options["credential_provider"] = _Credentials(target.credential_provider)
+    return options
+
+
+def tls_options(target: Target) -> dict[str, Any]:
+    if target.tls is None:
+        return {}
+    return {
+        "ssl_ca_certs": target.tls.ca_file,
+        "ssl_certfile": target.tls.cert_file,
+        "ssl_keyfile": target.tls.key_file,
+        "ssl_cert_reqs": "required" if target.tls.verify else "none",
+        "ssl_check_hostname": target.tls.verify and target.tls.check_hostname,
+        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+    }
+
+
+def sentinel_options(target: Target) -> dict[str, Any]:
+    return {
+        "username": target.sentinel_username,
+        "password": target.sentinel_password,
+        "socket_timeout": target.connect_timeout,
+        "socket_connect_timeout": target.connect_timeout,
+        "protocol": 2,
+    } | ({"ssl": True} | tls_options(target) if target.tls else {})
+
+
+class Whole:
+    """A connection is logged in or closed, never half made.
+
+    An interrupt in the middle of the login would leave one in the pool whose next reply is the
+    answer to a question that somebody else asked.
+    """
+
+    def connect(self) -> None:
+        try:
+            super().connect()  # type: ignore[misc]
+        except BaseException:
+            self.disconnect()  # type: ignore[attr-defined]
+            raise
+
+    def read_within(self, seconds: float) -> Any:
+        """Read a reply that may take longer than the usual timeout."""
+        # Not by an argument of read_response: redis-py before 8 has none.
+        mine: Any = self
+        if mine._sock is not None:
+            mine._sock.settimeout(seconds)
+        try:
+            return mine.read_response()
+        finally:
+            if mine._sock is not None:
+                mine._sock.settimeout(mine.socket_timeout)
+
+
+class AsyncWhole:
+    """The same, awaited."""
+
+    async def connect(self) -> None:
+        try:
+            await super().connect()  # type: ignore[misc]
+        except BaseException:
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise
+
+    async def read_within(self, seconds: float) -> Any:
+        """Read a reply that may take longer than the usual timeout."""
+        return await self.read_response(timeout=seconds)  # type: ignore[attr-defined]
+
+
+def kind_of(target: Target, home: Any, whole: type[Any]) -> type[Any]:
+    if target.sentinel_master:
+        managed = home.sentinel.SentinelManagedConnection
+        secure = home.sentinel.SentinelManagedSSLConnection
+        base = secure if target.tls else managed
+    elif target.unix_path:
+        base = home.UnixDomainSocketConnection
+    else:
+        base = home.SSLConnection if target.tls else home.Connection
+    return cast("type[Any]", type(base.__name__, (whole, base), {}))
+
+
+def address(target: Target, node: Node) -> dict[str, Any]:
+    if target.unix_path:
+        return {"path": target.unix_path}
+    return {"host": node[0], "port": node[1], "socket_keepalive": True} | tls_options(target)
