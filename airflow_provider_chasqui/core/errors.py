@@ -1,6 +1,7 @@
 """Every error of this package: one small family, each member with its CMQ code.
 
-Codes below CMQ-300 are ChasquiMQ's own and mean the same thing here; CMQ-3xx are ours.
+Codes below CMQ-300 are ChasquiMQ's own and mean the same thing here; CMQ-3xx and
+CMQ-4xx are ours.
 """
 
 from __future__ import annotations
@@ -135,3 +136,162 @@ class UnknownJob(ChasquiError, LookupError):
     """No trace of the job is left."""
 
     code = "CMQ-308"
+
+
+class StageLost(ChasquiError):
+    """Rows that a Spark task had staged are not there any more; nothing of the ship is visible."""
+
+    code = "CMQ-320"
+
+
+class MissingSoftware(ChasquiError, ImportError):
+    """Something that must be installed is not."""
+
+    code = "CMQ-321"
+
+
+class LeaseError(ChasquiError):
+    """A lease verb cannot do what it was asked; CMQ-4nn is Celeriant Queue's code nn."""
+
+    code = "CMQ-499"
+
+
+class UnknownQueue(LeaseError, LookupError):
+    """There is no such queue."""
+
+    code = "CMQ-401"
+
+
+class QueueExists(LeaseError):
+    """The queue exists with another configuration."""
+
+    code = "CMQ-402"
+
+
+class BadLeaseConfig(LeaseError, BadInput):
+    """These lease settings cannot go together, or not with what is on the server."""
+
+    code = "CMQ-403"
+
+
+class LeaseLost(LeaseError):
+    """Leases are not ours any more: they ran out and were taken over, or were settled.
+
+    `tokens` are those that were lost; what was asked for the others was done.
+    """
+
+    code = "CMQ-404"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        queue: str | None = None,
+        job_id: str | None = None,
+        tokens: tuple[str, ...] = (),
+    ):
+        super().__init__(message, queue=queue, job_id=job_id)
+        self.tokens = tokens
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_lost, (self.message, self.queue, self.job_id, self.tokens))
+
+
+def _rebuild_lost(
+    message: str, queue: str | None, job_id: str | None, tokens: tuple[str, ...]
+) -> LeaseLost:
+    return LeaseLost(message, queue=queue, job_id=job_id, tokens=tokens)
+
+
+class TooManyPinned(LeaseError):
+    """Too many delivered entries are not settled yet; no new one is handed out."""
+
+    code = "CMQ-405"
+
+
+class TooManyInFlight(LeaseError):
+    """As many leases are held as the queue allows."""
+
+    code = "CMQ-406"
+
+
+class TailMoved(LeaseError):
+    """Something was appended since the caller looked; nothing was written."""
+
+    code = "CMQ-407"
+
+
+class SequenceConflict(LeaseError):
+    """A client's sequence number is not above its last one; nothing was written."""
+
+    code = "CMQ-408"
+
+
+class QuotaExceeded(LeaseError):
+    """The organisation has as many queues as it may."""
+
+    code = "CMQ-412"
+
+
+class RsmqError(ChasquiError):
+    """RSMQ says no; `name` is what npm rsmq calls the reason."""
+
+    name = ""
+
+
+class RsmqQueueNotFound(RsmqError, LookupError):
+    """There is no such RSMQ queue."""
+
+    code = "CMQ-401"
+    name = "queueNotFound"
+
+
+class RsmqQueueExists(RsmqError):
+    """The RSMQ queue is there already."""
+
+    code = "CMQ-402"
+    name = "queueExists"
+
+
+class RsmqBadInput(RsmqError, BadInput):
+    """A parameter of an RSMQ verb is not allowed."""
+
+    code = "CMQ-403"
+
+
+class RsmqMissingParameter(RsmqBadInput):
+    """A parameter that RSMQ needs was not given."""
+
+    name = "missingParameter"
+
+
+class RsmqInvalidFormat(RsmqBadInput):
+    """A queue name or message id has a form that RSMQ does not allow."""
+
+    name = "invalidFormat"
+
+
+class RsmqInvalidValue(RsmqBadInput):
+    """A number is outside RSMQ's limits."""
+
+    name = "invalidValue"
+
+
+class RsmqNoAttributeSupplied(RsmqBadInput):
+    """There is nothing to change."""
+
+    name = "noAttributeSupplied"
+
+
+class RsmqMessageNotString(RsmqBadInput):
+    """An RSMQ message is a string."""
+
+    code = "CMQ-410"
+    name = "messageNotString"
+
+
+class RsmqMessageTooLong(RsmqBadInput):
+    """The message is longer than the queue's maxsize."""
+
+    code = "CMQ-411"
+    name = "messageTooLong"

@@ -6,10 +6,21 @@ All keys of a queue share the hash tag `{chasqui:<queue>}`, so a cluster keeps t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from airflow_provider_chasqui.core.errors import BadInput
 
 BATCH_PREFIX = "batch:"
+
+
+class Placed(Protocol):
+    """What a driver needs of keys: the hash tag that places them on a node, and a name for errors."""
+
+    @property
+    def tag(self) -> str: ...
+
+    @property
+    def queue(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +39,16 @@ class Keys:
     | unique:ID | string | marker of a job added with `unique=` |
     | once:TOKEN | string | marker of one add call, so that a repeated send is harmless |
     | result:ID | string | what the handler returned |
+    | progress:ID | string | the last thing a running handler said about its progress |
     | replays:ID | string | how often the job was replayed |
     | cancelled | zset | ids that workers shall drop, scored by the time of asking |
     | batch:B | hash | total, parts, created, source, sent:<part> |
     | batch:B:P:done, :dead | string | one bit a job of part P |
+    | ship:B | hash | a Spark write of batch B between its commit and its last job |
+    | ship:B:stages | set | the lists of that write, and of those before it that did not commit |
+    | ship:B:WRITE:PART.ATTEMPT | list | jobs that one task attempt has staged |
+    | ship:B:ids | set | rows of batch B that were sent with delivery=dedup |
+    | ship:B:report | hash | what a replay from Spark did |
     | promoter:lock, scheduler:lock | string | the leader's name |
     """
 
@@ -83,6 +100,9 @@ class Keys:
     def result(self, job_id: str) -> str:
         return f"{self.tag}:result:{job_id}"
 
+    def progress(self, job_id: str) -> str:
+        return f"{self.tag}:progress:{job_id}"
+
     def replays(self, job_id: str) -> str:
         return f"{self.tag}:replays:{job_id}"
 
@@ -94,3 +114,18 @@ class Keys:
 
     def batch_dead(self, batch: str, part: int) -> str:
         return f"{self.tag}:batch:{batch}:{part}:dead"
+
+    def ship(self, batch: str) -> str:
+        return f"{self.tag}:ship:{batch}"
+
+    def ship_stages(self, batch: str) -> str:
+        return f"{self.tag}:ship:{batch}:stages"
+
+    def ship_stage(self, batch: str, write: str, part: int, attempt: int) -> str:
+        return f"{self.tag}:ship:{batch}:{write}:{part}.{attempt}"
+
+    def ship_ids(self, batch: str) -> str:
+        return f"{self.tag}:ship:{batch}:ids"
+
+    def ship_report(self, batch: str) -> str:
+        return f"{self.tag}:ship:{batch}:report"

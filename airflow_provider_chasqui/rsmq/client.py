@@ -1,0 +1,279 @@
+"""RSMQ's client: `RsmqClient` blocks, `AsyncRsmqClient` awaits; otherwise they are equal.
+
+    rsmq = RsmqClient("redis://localhost")
+    rsmq.create_queue("emails", vt=60)
+    rsmq.send_message("emails", "hello")
+    message = rsmq.receive_message("emails")
+
+Keys, limits, error names and answers are those of npm rsmq 0.12.4, so its programs and ours share
+queues. Each verb is one atomic script.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from airflow_provider_chasqui.core.ops.rsmq import Rsmq
+from airflow_provider_chasqui.core.rsmq import (
+    RsmqKeys,
+    RsmqMessage,
+    RsmqQueueAttributes,
+    Seconds,
+    Units,
+    check_namespace,
+)
+from airflow_provider_chasqui.store.connect import AsyncLink, Link
+from airflow_provider_chasqui.store.drive import AsyncDriver, Driver
+from airflow_provider_chasqui.store.target import Target
+
+LOCAL = "redis://127.0.0.1:6379"
+# RSMQ's scripts are the same in both dialects, so a link of ours need not ask the server.
+_DIALECT = "portable"
+
+
+class RsmqClient:
+    """RSMQ queues of one namespace, blocking. `server` is a URL, a Target or a shared link.
+
+    `realtime` publishes every send on the queue's channel. Queues that the Rust client rsmq_async
+    made hold milliseconds: give `units="ms"` for those.
+    """
+
+    def __init__(
+        self,
+        server: str | Target | Link = LOCAL,
+        *,
+        namespace: str = "rsmq",
+        realtime: bool = False,
+        units: Units = "s",
+    ):
+        self._owns_link = not isinstance(server, Link)
+        self._link = server if isinstance(server, Link) else Link(Target.of(server))
+        if self._owns_link:
+            self._link.dialect = _DIALECT
+        check_namespace(namespace, self._link.target.cluster)
+        self._verbs = Rsmq(namespace, realtime, units)
+        self._drive = Driver(self._link, RsmqKeys(namespace, ""))
+
+    @property
+    def namespace(self) -> str:
+        return self._verbs.namespace
+
+    @property
+    def target(self) -> Target:
+        return self._link.target
+
+    @property
+    def verbs(self) -> Rsmq:
+        """The verbs as flows, for those who combine them (the bridge)."""
+        return self._verbs
+
+    @property
+    def drive(self) -> Driver:
+        return self._drive
+
+    def create_queue(
+        self,
+        qname: str | None = None,
+        *,
+        vt: Seconds | None = None,
+        delay: Seconds | None = None,
+        maxsize: int | str | None = None,
+    ) -> int:
+        """Create a queue; without a word it has vt 30, delay 0 and maxsize 65536."""
+        return self._drive.flow(self._verbs.create_queue(qname, vt, delay, maxsize))
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, in no order."""
+        return self._drive.run(self._verbs.list_queues())
+
+    def delete_queue(self, qname: str | None = None) -> int:
+        """Delete a queue and all its messages."""
+        return self._drive.flow(self._verbs.delete_queue(qname))
+
+    def get_queue_attributes(self, qname: str | None = None) -> RsmqQueueAttributes:
+        """Return a queue's settings and counts."""
+        return self._drive.flow(self._verbs.get_queue_attributes(qname))
+
+    def set_queue_attributes(
+        self,
+        qname: str | None = None,
+        *,
+        vt: Seconds | None = None,
+        delay: Seconds | None = None,
+        maxsize: int | str | None = None,
+    ) -> RsmqQueueAttributes:
+        """Change what is given and return the new attributes."""
+        flow = self._verbs.set_queue_attributes(qname, vt, delay, maxsize)
+        return self._drive.flow(flow)
+
+    def send_message(
+        self, qname: str | None = None, message: Any = None, *, delay: Seconds | None = None
+    ) -> str:
+        """Send a string and return its id; visible after `delay` seconds."""
+        return self._drive.flow(self._verbs.send_message(qname, message, delay))
+
+    def receive_message(
+        self, qname: str | None = None, *, vt: Seconds | None = None
+    ) -> RsmqMessage | None:
+        """Return the first visible message and hide it for `vt` seconds; None if there is none."""
+        return self._drive.flow(self._verbs.receive_message(qname, vt))
+
+    def pop_message(self, qname: str | None = None) -> RsmqMessage | None:
+        """Return the first visible message and delete it: a crash after this loses it."""
+        return self._drive.flow(self._verbs.pop_message(qname))
+
+    def delete_message(self, qname: str | None = None, id: str | None = None) -> int:
+        """Delete a message, whoever holds it; 1, or 0 if there is none."""
+        return self._drive.flow(self._verbs.delete_message(qname, id))
+
+    def change_message_visibility(
+        self, qname: str | None = None, id: str | None = None, *, vt: Seconds | None = None
+    ) -> int:
+        """Let a message become visible `vt` seconds from now; 1, or 0 if there is none."""
+        return self._drive.flow(self._verbs.change_message_visibility(qname, id, vt))
+
+    def peek_messages(
+        self, qname: str | None = None, *, limit: int = 10, hidden: bool = False
+    ) -> list[RsmqMessage]:
+        """Return messages in their order without receiving them; with `hidden`, those too."""
+        return self._drive.flow(self._verbs.peek_messages(qname, limit, hidden))
+
+    def quit(self) -> None:
+        """Give the connections back."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._drive.close()
+        if self._owns_link:
+            self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncRsmqClient:
+    """RSMQ queues of one namespace, awaited. `server` is a URL, a Target or a shared link.
+
+    `realtime` publishes every send on the queue's channel. Queues that the Rust client rsmq_async
+    made hold milliseconds: give `units="ms"` for those.
+    """
+
+    def __init__(
+        self,
+        server: str | Target | AsyncLink = LOCAL,
+        *,
+        namespace: str = "rsmq",
+        realtime: bool = False,
+        units: Units = "s",
+    ):
+        self._owns_link = not isinstance(server, AsyncLink)
+        self._link = server if isinstance(server, AsyncLink) else AsyncLink(Target.of(server))
+        if self._owns_link:
+            self._link.dialect = _DIALECT
+        check_namespace(namespace, self._link.target.cluster)
+        self._verbs = Rsmq(namespace, realtime, units)
+        self._drive = AsyncDriver(self._link, RsmqKeys(namespace, ""))
+
+    @property
+    def namespace(self) -> str:
+        return self._verbs.namespace
+
+    @property
+    def target(self) -> Target:
+        return self._link.target
+
+    @property
+    def verbs(self) -> Rsmq:
+        """The verbs as flows, for those who combine them (the bridge)."""
+        return self._verbs
+
+    @property
+    def drive(self) -> AsyncDriver:
+        return self._drive
+
+    async def create_queue(
+        self,
+        qname: str | None = None,
+        *,
+        vt: Seconds | None = None,
+        delay: Seconds | None = None,
+        maxsize: int | str | None = None,
+    ) -> int:
+        """Create a queue; without a word it has vt 30, delay 0 and maxsize 65536."""
+        return await self._drive.flow(self._verbs.create_queue(qname, vt, delay, maxsize))
+
+    async def list_queues(self) -> list[str]:
+        """Return the names of all queues, in no order."""
+        return await self._drive.run(self._verbs.list_queues())
+
+    async def delete_queue(self, qname: str | None = None) -> int:
+        """Delete a queue and all its messages."""
+        return await self._drive.flow(self._verbs.delete_queue(qname))
+
+    async def get_queue_attributes(self, qname: str | None = None) -> RsmqQueueAttributes:
+        """Return a queue's settings and counts."""
+        return await self._drive.flow(self._verbs.get_queue_attributes(qname))
+
+    async def set_queue_attributes(
+        self,
+        qname: str | None = None,
+        *,
+        vt: Seconds | None = None,
+        delay: Seconds | None = None,
+        maxsize: int | str | None = None,
+    ) -> RsmqQueueAttributes:
+        """Change what is given and return the new attributes."""
+        flow = self._verbs.set_queue_attributes(qname, vt, delay, maxsize)
+        return await self._drive.flow(flow)
+
+    async def send_message(
+        self, qname: str | None = None, message: Any = None, *, delay: Seconds | None = None
+    ) -> str:
+        """Send a string and return its id; visible after `delay` seconds."""
+        return await self._drive.flow(self._verbs.send_message(qname, message, delay))
+
+    async def receive_message(
+        self, qname: str | None = None, *, vt: Seconds | None = None
+    ) -> RsmqMessage | None:
+        """Return the first visible message and hide it for `vt` seconds; None if there is none."""
+        return await self._drive.flow(self._verbs.receive_message(qname, vt))
+
+    async def pop_message(self, qname: str | None = None) -> RsmqMessage | None:
+        """Return the first visible message and delete it: a crash after this loses it."""
+        return await self._drive.flow(self._verbs.pop_message(qname))
+
+    async def delete_message(self, qname: str | None = None, id: str | None = None) -> int:
+        """Delete a message, whoever holds it; 1, or 0 if there is none."""
+        return await self._drive.flow(self._verbs.delete_message(qname, id))
+
+    async def change_message_visibility(
+        self, qname: str | None = None, id: str | None = None, *, vt: Seconds | None = None
+    ) -> int:
+        """Let a message become visible `vt` seconds from now; 1, or 0 if there is none."""
+        return await self._drive.flow(self._verbs.change_message_visibility(qname, id, vt))
+
+    async def peek_messages(
+        self, qname: str | None = None, *, limit: int = 10, hidden: bool = False
+    ) -> list[RsmqMessage]:
+        """Return messages in their order without receiving them; with `hidden`, those too."""
+        return await self._drive.flow(self._verbs.peek_messages(qname, limit, hidden))
+
+    async def quit(self) -> None:
+        """Give the connections back."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        await self._drive.close()
+        if self._owns_link:
+            await self._link.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
