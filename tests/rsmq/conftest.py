@@ -1,0 +1,133 @@
+"""The real npm rsmq and PyRSMQ as child processes, installed once into .cache/peers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PEERS = ROOT / ".cache" / "peers"
+HERE = Path(__file__).parent / "peers"
+NPM_RSMQ = "rsmq@0.12.4"
+PYRSMQ = "PyRSMQ==0.6.1"
+
+
+class Peer:
+    """A child process that answers one JSON line to each JSON line."""
+
+    def __init__(self, *command: str, env: dict[str, str] | None = None):
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+
+    def say(self, verb: str, **options: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([verb, options]) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, verb: str, **options: Any) -> Any:
+        """Return the result of a verb; an error comes back as its name."""
+        self.say(verb, **options)
+        answer = self.hear()
+        return answer["error"]["name"] if "error" in answer else answer.get("result")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+def _install(folder: Path, sign: str, command: list[str]) -> None:
+    """Run an installer once, whichever test process comes first."""
+    PEERS.mkdir(parents=True, exist_ok=True)
+    with (PEERS / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / sign).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+
+
+def _absent(why: str) -> None:
+    if os.environ.get("CHASQUI_REQUIRE_SERVERS") == "1":
+        pytest.fail(f"CHASQUI_REQUIRE_SERVERS=1, but {why}")
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def npm_rsmq_folder() -> Path:
+    if not (shutil.which("node") and shutil.which("npm")):
+        _absent("there is no node and npm here")
+    folder = PEERS / "node"
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    _install(folder, "node_modules/rsmq/index.js", ["npm", "install", *flags, NPM_RSMQ])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pyrsmq_python() -> Path:
+    """A Python with PyRSMQ; in an environment of its own, because it wants another redis-py."""
+    folder = PEERS / "pyrsmq"
+    uv = [sys.executable, "-m", "uv"]
+    make = f"{' '.join(uv)} venv -q . && {' '.join(uv)} pip install -q --python bin/python {PYRSMQ}"
+    _install(folder, "bin/python", ["sh", "-c", make])
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test uses."""
+    return f"rsmq-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def npm_rsmq(npm_rsmq_folder: Path, namespace: str) -> Iterator[Callable[..., Peer]]:
+    """Start the real npm rsmq on a server: `npm_rsmq(url, realtime=True)`."""
+    peers: list[Peer] = []
+
+    def start(url: str, *, realtime: bool = False, ns: str = namespace) -> Peer:
+        where = urlsplit(url)
+        env = os.environ | {"NODE_PATH": str(npm_rsmq_folder / "node_modules")}
+        args = (str(where.hostname), str(where.port), ns, str(int(realtime)))
+        peers.append(Peer("node", "--no-deprecation", str(HERE / "npm.js"), *args, env=env))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        peer.close()
+
+
+@pytest.fixture
+def pyrsmq(pyrsmq_python: Path, namespace: str) -> Iterator[Callable[[str], Peer]]:
+    """Start the real PyRSMQ on a server."""
+    peers: list[Peer] = []
+
+    def start(url: str) -> Peer:
+        where = urlsplit(url)
+        args = (str(where.hostname), str(where.port), namespace)
+        peers.append(Peer(str(pyrsmq_python), str(HERE / "pyrsmq.py"), *args))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        peer.close()

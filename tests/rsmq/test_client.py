@@ -1,0 +1,219 @@
+"""The RSMQ client on every server: what the recording does not tell."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+
+from airflow_provider_chasqui.core import rsmq as values
+from airflow_provider_chasqui.core.errors import (
+    BadInput,
+    ChasquiError,
+    RsmqError,
+    RsmqInvalidValue,
+    RsmqMessageTooLong,
+    RsmqQueueExists,
+    RsmqQueueNotFound,
+)
+from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient, RsmqClient
+from airflow_provider_chasqui.store.target import from_url
+
+
+@pytest.fixture
+def rsmq(server: Any, namespace: str) -> Iterator[RsmqClient]:
+    with RsmqClient(server.url, namespace=namespace) as client:
+        yield client
+
+
+@pytest.fixture
+def raw(server: Any) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+def test_a_message_lives_from_send_to_delete(rsmq: RsmqClient) -> None:
+    assert rsmq.create_queue("q", vt=timedelta(minutes=1)) == 1
+    first = rsmq.send_message("q", "one")
+    second = rsmq.send_message("q", "two", delay=60)
+    assert [m.message for m in rsmq.peek_messages("q")] == ["one"]
+    assert [m.id for m in rsmq.peek_messages("q", hidden=True)] == [first, second]
+    got = rsmq.receive_message("q")
+    assert got is not None
+    assert (got.id, got.message, got.rc) == (first, "one", 1)
+    assert got.fr >= int(got.sent or 0)
+    assert rsmq.receive_message("q") is None
+    attributes = rsmq.get_queue_attributes("q")
+    assert (attributes.msgs, attributes.visiblemsgs, attributes.hidden_exact) == (2, 0, 2)
+    assert rsmq.delete_message("q", first) == 1
+    assert rsmq.delete_message("q", first) == 0
+    assert rsmq.change_message_visibility("q", second, vt=0) == 1
+    popped = rsmq.pop_message("q")
+    assert popped is not None
+    assert popped.id == second
+    assert rsmq.delete_queue("q") == 1
+    assert rsmq.list_queues() == []
+
+
+async def test_the_awaiting_client_does_the_same(server: Any, namespace: str) -> None:
+    async with AsyncRsmqClient(server.url, namespace=namespace) as client:
+        await client.create_queue("q")
+        sent = await client.send_message("q", "späte Grüße ☂")
+        got = await client.receive_message("q", vt=0)
+        assert got is not None
+        assert (got.id, got.message) == (sent, "späte Grüße ☂")
+        assert (await client.get_queue_attributes("q")).totalrecv == 1
+        with pytest.raises(RsmqQueueNotFound):
+            await client.pop_message("nope")
+
+
+def test_both_colours_have_the_same_verbs() -> None:
+    def verbs(kind: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(member).parameters)
+            for name, member in vars(kind).items()
+            if callable(member) and not name.startswith("_")
+        }
+
+    assert verbs(RsmqClient) == verbs(AsyncRsmqClient)
+
+
+def test_a_call_whose_answer_was_lost_may_be_sent_again(rsmq: RsmqClient) -> None:
+    """The driver sends an operation again after a broken connection: it must not count twice."""
+
+    def twice(flow: Any) -> tuple[Any, Any]:
+        op = next(flow)
+        return rsmq.drive.run(op), rsmq.drive.run(op)
+
+    assert twice(rsmq.verbs.create_queue("q", None, None, None)) == (1, 1)
+    first, second = twice(rsmq.verbs.send_message("q", "x", None))
+    assert first == second
+    assert rsmq.get_queue_attributes("q").msgs == 1
+    assert twice(rsmq.verbs.delete_queue("q")) == (1, 1)
+
+
+def test_ids_keep_the_order_of_sending(rsmq: RsmqClient) -> None:
+    rsmq.create_queue("q")
+    ids = [rsmq.send_message("q", str(i)) for i in range(50)]
+    assert [m.id for m in rsmq.peek_messages("q", limit=100)] == ids
+    assert sorted(ids) == ids
+
+
+def test_a_missing_queue_is_said_before_a_bad_parameter(rsmq: RsmqClient) -> None:
+    for call in (
+        lambda: rsmq.send_message("nope", 5),
+        lambda: rsmq.send_message("nope", "x", delay=-1),
+        lambda: rsmq.receive_message("nope", vt="x"),
+    ):
+        with pytest.raises(RsmqQueueNotFound) as raised:
+            call()
+        assert raised.value.queue == "nope"
+        assert "CMQ-401" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["bad name", "a\n", "ä", "a" * 161, "a:b"])
+def test_names_that_npm_refuses_are_refused(rsmq: RsmqClient, name: str) -> None:
+    with pytest.raises(RsmqError) as raised:
+        rsmq.create_queue(name)
+    assert raised.value.name == "invalidFormat"
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [("7abc", 7), (1.9, 1), ("  12", 12), ("x", None), (None, None), (True, None),
+     (float("nan"), None), ("-3", -3), ("\u0661", None)],
+)  # fmt: skip
+def test_numbers_are_read_as_parseint_reads_them(value: Any, read: int | None) -> None:
+    assert values.parse_int(value) == read
+
+
+def test_maxsize_counts_utf16_units(rsmq: RsmqClient) -> None:
+    rsmq.create_queue("q", maxsize=1024)
+    rsmq.send_message("q", "☂" * 1024)
+    with pytest.raises(RsmqMessageTooLong):
+        rsmq.send_message("q", "😀" * 513)
+    rsmq.set_queue_attributes("q", maxsize=-1)
+    rsmq.send_message("q", "😀" * 100_000)
+
+
+def test_what_other_clients_leave_behind_is_read_tolerantly(
+    rsmq: RsmqClient, raw: redis.Redis, namespace: str
+) -> None:
+    """A partial hash, a float vt, an id without a body, a body that is not text."""
+    raw.hset(f"{namespace}:part:Q", mapping={"vt": "0.5", "modified": "1"})
+    attributes = rsmq.get_queue_attributes("part")
+    assert (attributes.vt, attributes.delay, attributes.maxsize) == (0.5, 0, 65536)
+    rsmq.send_message("part", "x")
+    got = rsmq.receive_message("part")
+    assert got is not None
+    waits = raw.zscore(f"{namespace}:part", got.id) - got.fr
+    assert waits == 500
+    rsmq.delete_message("part", got.id)
+    phantom = "0" * 32
+    raw.zadd(f"{namespace}:part", {phantom: 1})
+    found = rsmq.receive_message("part")
+    assert found is not None
+    assert (found.id, found.message) == (phantom, None)
+    rsmq.delete_message("part", phantom)
+    sent = rsmq.send_message("part", "x")
+    raw.hset(f"{namespace}:part:Q", sent, b"\xff\x00")
+    found = rsmq.pop_message("part")
+    assert found is not None
+    assert found.raw == b"\xff\x00"
+
+
+@pytest.mark.parametrize("stored", ["30000000", "-1", "soon"])
+def test_a_stored_vt_that_cannot_be_is_refused(
+    rsmq: RsmqClient, raw: redis.Redis, namespace: str, stored: str
+) -> None:
+    rsmq.create_queue("q")
+    rsmq.send_message("q", "x")
+    raw.hset(f"{namespace}:q:Q", "vt", stored)
+    with pytest.raises(RsmqInvalidValue, match="units='ms'"):
+        rsmq.receive_message("q")
+    rsmq.set_queue_attributes("q", vt=30)
+    assert rsmq.receive_message("q") is not None
+
+
+def test_queues_of_the_rust_client_hold_milliseconds(
+    server: Any, namespace: str, raw: redis.Redis
+) -> None:
+    fields = {"vt": "30000", "delay": "0", "maxsize": "65536", "totalsent": "0", "totalrecv": "0"}
+    raw.hset(f"{namespace}:rust:Q", mapping=fields)
+    with RsmqClient(server.url, namespace=namespace, units="ms") as client:
+        assert client.get_queue_attributes("rust").vt == 30
+        client.send_message("rust", "x")
+        got = client.receive_message("rust")
+        assert got is not None
+        assert raw.zscore(f"{namespace}:rust", got.id) - got.fr == 30_000
+        client.set_queue_attributes("rust", vt=5)
+        assert raw.hget(f"{namespace}:rust:Q", "vt") == "5000"
+
+
+def test_an_orphan_hash_is_no_queue(rsmq: RsmqClient, raw: redis.Redis, namespace: str) -> None:
+    """npm rsmq leaves one when a send races a deleteQueue."""
+    raw.hset(f"{namespace}:q:Q", mapping={"totalsent": "1", "a" * 32: "x"})
+    with pytest.raises(RsmqQueueNotFound):
+        rsmq.receive_message("q")
+    assert rsmq.create_queue("q") == 1
+    with pytest.raises(RsmqQueueExists):
+        rsmq.create_queue("q")
+
+
+def test_a_cluster_needs_a_hash_tag() -> None:
+    cluster = from_url("redis+cluster://127.0.0.1:1")
+    with pytest.raises(BadInput, match="hash tag"):
+        RsmqClient(cluster)
+    RsmqClient(cluster, namespace="{rsmq}").close()
+
+
+def test_errors_travel_between_processes() -> None:
+    error = RsmqQueueNotFound("Queue not found", queue="q")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.name, str(again)) == (RsmqQueueNotFound, error.name, str(error))
+    assert isinstance(again, ChasquiError)
