@@ -83,6 +83,10 @@ class Queue:
         """The driver, for those who run operations of their own (the engine, leases, Spark)."""
         return self._drive
 
+    def another_drive(self, retries: int | None = None) -> Driver:
+        """A driver with connections of its own; the caller closes it."""
+        return Driver(self._link, self.keys, retries)
+
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, {self._link.target.where!r})"
 
@@ -170,6 +174,10 @@ class Queue:
     def results(self, job_ids: Iterable[str]) -> dict[str, Any]:
         """Return the results that are kept, by job id, in one round trip."""
         return self._drive.flow(self._plan.results(job_ids))
+
+    def progress(self, job_id: str) -> Any:
+        """Return what the running handler last said about its progress, or None."""
+        return self._drive.run(looking.progress(self.keys, job_id))
 
     def wait(self, job_id: str, *, timeout: timedelta = _HALF_MINUTE) -> Any:
         """Wait until a job is done and return its result; raises JobDead if it died."""
@@ -302,6 +310,10 @@ class AsyncQueue:
         """The driver, for those who run operations of their own (the engine, leases, Spark)."""
         return self._drive
 
+    def another_drive(self, retries: int | None = None) -> AsyncDriver:
+        """A driver with connections of its own; the caller closes it."""
+        return AsyncDriver(self._link, self.keys, retries)
+
     def __repr__(self) -> str:
         return f"AsyncQueue({self.name!r}, {self._link.target.where!r})"
 
@@ -389,6 +401,10 @@ class AsyncQueue:
     async def results(self, job_ids: Iterable[str]) -> dict[str, Any]:
         """Return the results that are kept, by job id, in one round trip."""
         return await self._drive.flow(self._plan.results(job_ids))
+
+    async def progress(self, job_id: str) -> Any:
+        """Return what the running handler last said about its progress, or None."""
+        return await self._drive.run(looking.progress(self.keys, job_id))
 
     async def wait(self, job_id: str, *, timeout: timedelta = _HALF_MINUTE) -> Any:
         """Wait until a job is done and return its result; raises JobDead if it died."""

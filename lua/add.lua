@@ -6,26 +6,26 @@
 -- @include room
 local said = redis.call('GET', KEYS[2])
 if said then return said end
-local marker, fresh, flags = 2, 0, {}
+local flags, markers, seen, key, fresh = {}, {}, {}, 2, 0
 for i = 3, #ARGV, 3 do
-  flags[#flags + 1] = '1'
+  local job, sign = #flags + 1, '1'
   if ARGV[i + 2] ~= '0' then
-    marker = marker + 1
-    if redis.call('EXISTS', KEYS[marker]) == 1 then flags[#flags] = '0' end
+    key = key + 1
+    markers[job] = KEYS[key]
+    -- The same id may stand twice in one call.
+    if seen[KEYS[key]] or redis.call('EXISTS', KEYS[key]) == 1 then sign = '0' end
+    seen[KEYS[key]] = true
   end
-  if flags[#flags] == '1' then fresh = fresh + 1 end
+  flags[job] = sign
+  if sign == '1' then fresh = fresh + 1 end
 end
 local full = room(KEYS[1], tonumber(ARGV[1]), fresh)
 if full then return full end
-marker = 2
-for i = 3, #ARGV, 3 do
-  local marked, job = ARGV[i + 2] ~= '0', (i - 3) / 3 + 1
-  if marked then marker = marker + 1 end
-  -- Looked up again: the same id may stand twice in one call.
-  if flags[job] == '1' and marked and redis.call('EXISTS', KEYS[marker]) == 1 then flags[job] = '0' end
+for job = 1, #flags do
   if flags[job] == '1' then
+    local i = job * 3
     local entry = push(KEYS[1], ARGV[i], ARGV[i + 1])
-    if marked then redis.call('SET', KEYS[marker], entry, 'PX', ARGV[i + 2]) end
+    if markers[job] then redis.call('SET', markers[job], entry, 'PX', ARGV[i + 2]) end
   end
 end
 local answer = table.concat(flags)

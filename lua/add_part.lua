@@ -9,6 +9,8 @@ local first, given = tonumber(ARGV[3]), (#ARGV - 7) / 2
 if sent < first then return redis.error_reply('CHASQUIGAP ' .. sent) end
 local skip = math.min(sent - first, given)
 if skip < given then
+  local total = redis.call('HGET', KEYS[3], 'total')
+  if total then return redis.error_reply('CHASQUISEALED ' .. total) end
   if ARGV[4] == '0' then
     local full = room(KEYS[1], tonumber(ARGV[1]), given - skip)
     if full then return full end

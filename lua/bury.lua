@@ -3,6 +3,7 @@
 -- ARGV  1 group  2 letters kept (0: all)  3 life of the dead bits (ms)  4.. per entry: entry id, number of its dead key in KEYS (0: none), bit, number of fields and values, fields and values
 -- returns for each entry 1 buried, 0 someone else settled it first
 -- @include ack_delete
+redis.call('XLEN', KEYS[2]) -- refuses a key of another type before anything is settled
 local ids, at = {}, {}
 local i = 4
 while i <= #ARGV do

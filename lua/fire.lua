@@ -6,7 +6,7 @@
 -- @include push
 local score = redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not score or tonumber(score) ~= tonumber(ARGV[2]) then return {-1, 0} end
-local limit, fired = tonumber(ARGV[4]), tonumber(redis.call('HGET', KEYS[4], 'fired') or '0')
+local limit, fired = tonumber(ARGV[4]), tonumber(redis.call('HGET', KEYS[4], 'fired')) or 0
 local now_fired = 0
 for i = 7, #ARGV, 2 do
   if limit > 0 and fired >= limit then break end
@@ -15,9 +15,10 @@ for i = 7, #ARGV, 2 do
   else
     redis.call('ZADD', KEYS[2], ARGV[i], ARGV[i + 1])
   end
-  fired = redis.call('HINCRBY', KEYS[4], 'fired', 1)
+  fired = fired + 1
   now_fired = now_fired + 1
 end
+if now_fired > 0 then redis.call('HSET', KEYS[4], 'fired', fired) end
 local next_fire, last = tonumber(ARGV[3]), tonumber(ARGV[5])
 if (limit > 0 and fired >= limit) or next_fire <= 0 or (last > 0 and next_fire > last) then
   redis.call('ZREM', KEYS[3], ARGV[1])

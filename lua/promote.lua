@@ -8,7 +8,7 @@
 local now = now_ms()
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
 local moved, buried, late = {}, 0, 0
-if #due > 0 then late = math.max(0, now - math.floor(tonumber(due[2]))) end
+if #due > 0 then late = math.max(0, now - math.max(0, math.floor(tonumber(due[2])))) end
 for i = 1, #due, 2 do
   local d, n = split_member(due[i])
   if d then
@@ -22,5 +22,5 @@ for i = 1, #due, 2 do
   redis.call('ZREM', KEYS[1], due[i])
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-local next_due = first[2] and math.floor(tonumber(first[2])) or 0
+local next_due = first[2] and math.floor(math.min(tonumber(first[2]), 2 ^ 53)) or 0
 return {#moved, redis.call('ZCARD', KEYS[1]), late, next_due, now, buried, moved}

@@ -3,6 +3,7 @@
 -- ARGV  1 budget (0: none)  2 life of the replay count (ms)  3.. per letter: letter id, d, n, bit of the job in its batch (-1: none)
 -- returns a string with one sign a letter: 1 replayed, 0 gone already, x over its budget
 -- @include push
+redis.call('XLEN', KEYS[2]) -- refuses a key of another type before any letter is taken
 local answer, budget = {}, tonumber(ARGV[1])
 for i = 3, #ARGV, 4 do
   local j = (i - 3) / 4
@@ -15,7 +16,10 @@ for i = 3, #ARGV, 4 do
     push(KEYS[2], ARGV[i + 1], ARGV[i + 2])
     redis.call('INCR', replays)
     redis.call('PEXPIRE', replays, ARGV[2])
-    if ARGV[i + 3] ~= '-1' then redis.call('SETBIT', dead, ARGV[i + 3], 0) end
+    -- Only where it is set: else clearing it would make a key that never expires.
+    if ARGV[i + 3] ~= '-1' and redis.call('GETBIT', dead, ARGV[i + 3]) == 1 then
+      redis.call('SETBIT', dead, ARGV[i + 3], 0)
+    end
     answer[#answer + 1] = '1'
   end
 end

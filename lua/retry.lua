@@ -3,6 +3,7 @@
 -- ARGV  1 group  2.. per entry: entry id, run at (ms), member
 -- returns for each entry 1 parked, 0 someone else settled it first
 -- @include ack_delete
+redis.call('ZCARD', KEYS[2]) -- refuses a key of another type before anything is settled
 local ids = {}
 for i = 2, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local gone, answer = ack_delete(KEYS[1], ARGV[1], ids), {}

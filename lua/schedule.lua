@@ -1,4 +1,5 @@
--- schedule: put jobs in the delayed set; one with an id of its caller only once, with its index.
+-- schedule: put jobs in the delayed set; one with an id of its caller is indexed, and only once:
+-- while its dlid stands, or if it is unique, while its marker stands or it is still delayed.
 -- KEYS  1 delayed  2 once  3.. per job: dlid and didx if it has a marker life, unique if it has a unique life
 -- ARGV  1 life of once (ms)  2.. per job: run at (ms), member, marker life (s, 0: none), unique life (ms, 0: none)
 -- returns a string with one sign a job: 1 added, 0 its marker stood already
@@ -10,7 +11,13 @@ for i = 2, #ARGV, 4 do
   local dlid, didx, unique
   if life ~= '0' then dlid, didx, key = KEYS[key], KEYS[key + 1], key + 2 end
   if unique_life ~= '0' then unique, key = KEYS[key], key + 1 end
-  local taken = (dlid and redis.call('EXISTS', dlid) == 1) or (unique and redis.call('EXISTS', unique) == 1)
+  local taken
+  if unique then
+    local waiting = redis.call('GET', didx)
+    taken = redis.call('EXISTS', unique) == 1 or (waiting and redis.call('ZSCORE', KEYS[1], waiting))
+  elseif dlid then
+    taken = redis.call('EXISTS', dlid) == 1
+  end
   flags[#flags + 1] = taken and '0' or '1'
   if not taken then
     redis.call('ZADD', KEYS[1], run_at, member)

@@ -4,7 +4,7 @@
 -- returns the total
 local before = redis.call('HGET', KEYS[1], 'total')
 if before then
-  if before ~= ARGV[1] then return redis.error_reply('CHASQUISEALED ' .. before) end
+  if before ~= ARGV[1] or redis.call('HGET', KEYS[1], 'parts') ~= ARGV[2] then return redis.error_reply('CHASQUISEALED ' .. before) end
   return tonumber(before)
 end
 local sent = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
@@ -14,6 +15,7 @@ MAX_PARTS = 100_000
 MAX_INDEX = 2**32 - 1
 
 _NAME = re.compile(r"[A-Za-z0-9._~@+-]{1,200}\Z")
+_JOB_ID = re.compile(r"batch:(.+):(0|[1-9][0-9]{0,9}):(0|[1-9][0-9]{0,9})\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,10 @@ def job_id(batch: str, part: int, index: int) -> str:
 
 def place_of(job_id: str) -> Place | None:
     """Return the place that a job id names, or None if the job is of no batch."""
-    if not job_id.startswith(BATCH_PREFIX):
+    if not job_id.startswith(BATCH_PREFIX) or not (match := _JOB_ID.match(job_id)):
         return None
-    try:
-        batch, part, index = job_id[len(BATCH_PREFIX) :].rsplit(":", 2)
-        place = Place(batch, int(part), int(index))
-    except ValueError:
-        return None
-    good = place.batch and 0 <= place.part < MAX_PARTS and 0 <= place.index <= MAX_INDEX
-    return place if good else None
+    place = Place(match[1], int(match[2]), int(match[3]))
+    return place if place.part < MAX_PARTS and place.index <= MAX_INDEX else None
 
 
 def check_batch_id(batch: str) -> str:
@@ -49,6 +46,12 @@ def check_batch_id(batch: str) -> str:
             f"a batch id has 1 to 200 letters, digits or any of . _ ~ @ + - ; not {batch!r}"
         )
     return batch
+
+
+def check_number(what: str, value: Any, low: int, high: int = 2**63 - 1) -> None:
+    """Raise unless the value is a whole number from low to high."""
+    if type(value) is not int or not low <= value <= high:
+        raise BadInput(f"{what} is a whole number from {low} to {high}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def encode_payload(payload: Any) -> bytes:
     """Return the payload as MessagePack, or raise EncodeError saying what stands in the way."""
     try:
         return msgpack.packb(payload, use_bin_type=True)  # type: ignore[no-any-return]
-    except (TypeError, ValueError, OverflowError, RecursionError) as cause:
+    except Exception as cause:
         raise EncodeError(
             f"the payload cannot be written as MessagePack: {cause}; use None, bool, int (64 bit), "
             "float, str, bytes, list and dict"
@@ -43,10 +43,18 @@ def decode_payload(body: bytes) -> Any:
         ) from cause
 
 
+def encode_text(text: str, what: str) -> bytes:
+    """Return text as UTF-8, or raise BadInput where it is none."""
+    if not isinstance(text, str):
+        raise BadInput(f"{what} is a string, not {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as cause:
+        raise BadInput(f"{what} holds half a character (a lone surrogate)") from cause
+
+
 def encode_name(name: str) -> bytes:
-    if not isinstance(name, str):
-        raise BadInput(f"a job name is a string, not {type(name).__name__}")
-    raw = name.encode("utf-8", "surrogatepass")
+    raw = encode_text(name, "a job name")
     if len(raw) > NAME_MAX_BYTES:
         raise BadInput(f"a job name has at most {NAME_MAX_BYTES} bytes; this one has {len(raw)}")
     return raw

@@ -1,10 +1,15 @@
-"""Job ids: ULIDs, in order even within one millisecond."""
+"""Names that nobody else gives: ULIDs for jobs, and the calls of a producer."""
 
 from __future__ import annotations
 
 import os
 import threading
-from itertools import islice
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, islice
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
@@ -25,11 +30,18 @@ class Ulids:
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._time_ms = -1
         self._random = 0
 
     def mint(self, now_ms: int) -> str:
+        if self._pid != os.getpid():
+            # A fork that went on counting would mint the ids that its parent mints.
+            self._forget()
         with self._lock:
             if now_ms > self._time_ms:
                 self._time_ms = now_ms
@@ -51,3 +63,51 @@ def time_of(job_id: str) -> int | None:
             return None
         value = value << 5 | digit
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a producer. Its steps have names, so that sending one again is harmless."""
+
+    producer: str
+    number: int
+
+    def step(self, index: int) -> str:
+        return f"{self.number}:{index}"
+
+    def token(self, index: int) -> str:
+        return f"{self.producer}:{self.number}:{index}"
+
+
+class Producer:
+    """Names the calls of one producer, each for as long as it lasts.
+
+    Redis remembers the last 100 ids of a producer's name (IDMP). With one name for all threads,
+    a hundred adds of the others could push a call out of that memory between its first send and
+    the repeated one, and it would be added twice; so calls at the same time have different names.
+    """
+
+    def __init__(self) -> None:
+        self._rename()
+
+    def _rename(self) -> None:
+        self._pid = os.getpid()
+        self._name = uuid.uuid4().hex
+        self._numbers = count()
+        self._places = count()
+        self._free: deque[int] = deque()
+
+    @contextmanager
+    def call(self) -> Iterator[Call]:
+        if self._pid != os.getpid():
+            # A fork that went on numbering would have its adds taken for its parent's.
+            self._rename()
+        free = self._free
+        try:
+            place = free.pop()
+        except IndexError:
+            place = next(self._places)
+        try:
+            yield Call(f"{self._name}.{place}", next(self._numbers))
+        finally:
+            free.append(place)

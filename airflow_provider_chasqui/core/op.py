@@ -8,7 +8,19 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
-Arg = str | bytes | int
+# As far as a score is exact.
+_FAR = 2.0**53
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Several arguments that stand in RESP already; for bulk, where packing one by one is dear."""
+
+    count: int
+    data: bytes | memoryview
+
+
+Arg = str | bytes | int | Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,11 @@ def as_is(reply: Any) -> Any:
 
 def as_int(reply: Any) -> int:
     return int(reply)
+
+
+def as_score(reply: Any) -> int:
+    """A score as whole ms; one that is no time of this world is cut to the end of it."""
+    return int(max(-_FAR, min(_FAR, float(reply))))
 
 
 def as_true(reply: Any) -> bool:

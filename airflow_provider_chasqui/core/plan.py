@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from itertools import count
 from typing import Any, Literal, TypedDict
 
 from airflow_provider_chasqui.core.batch import (
     BATCH_LIFE_MS,
+    MAX_INDEX,
+    MAX_PARTS,
     Batch,
     BatchProgress,
     Place,
     check_batch_id,
+    check_number,
 )
-from airflow_provider_chasqui.core.codec import encode_name, encode_payload
+from airflow_provider_chasqui.core.codec import encode_name, encode_payload, encode_text
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, UnknownBatch
-from airflow_provider_chasqui.core.ids import Ulids
+from airflow_provider_chasqui.core.ids import Producer, Ulids
 from airflow_provider_chasqui.core.job import Added, Letter, NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Flow
@@ -31,14 +32,13 @@ from airflow_provider_chasqui.core.ops import (
     repeats,
     waiting,
 )
-from airflow_provider_chasqui.core.ops.adding import Call
 from airflow_provider_chasqui.core.ops.batches import PartOptions
 from airflow_provider_chasqui.core.ops.letters import Choose, LetterReport
 from airflow_provider_chasqui.core.ops.looking import Found
 from airflow_provider_chasqui.core.policy import RetryPolicy, to_ms
-from airflow_provider_chasqui.core.prepare import due, instant_ms, prepare
+from airflow_provider_chasqui.core.prepare import check_retry, due, envelope, instant_ms, prepare
 from airflow_provider_chasqui.core.repeat import Missed, Repeat
-from airflow_provider_chasqui.core.schedule import Schedule
+from airflow_provider_chasqui.core.schedule import Cron, Every, Schedule
 
 Cancelled = Literal["cancelled", "asked"]
 
@@ -75,8 +75,7 @@ class Plan:
         self.config = config
         self.clock = clock
         self._ulids = Ulids()
-        self._producer = str(uuid.uuid4())
-        self._calls = count()
+        self._producer = Producer()
 
     def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> Flow[list[Added]]:
         now_ms = self.clock()
@@ -84,9 +83,9 @@ class Plan:
             wanted = [NewJob.of(job) for job in jobs]
         except TypeError as cause:
             raise BadInput(f"a job is a NewJob or a mapping of its fields: {cause}") from cause
-        call = Call(self._producer, next(self._calls))
         ready = [prepare(job, self.config, now_ms, self._ulids.mint) for job in wanted]
-        return (yield from adding.add_all(self.keys, ready, self.config, call, now_ms))
+        with self._producer.call() as call:
+            return (yield from adding.add_all(self.keys, ready, self.config, call, now_ms))
 
     def add(self, job: NewJob) -> Flow[Added]:
         return (yield from self.add_many([job]))[0]
@@ -102,6 +101,8 @@ class Plan:
     def add_part(
         self, batch_id: str, part: int, payloads: Iterable[Any], first: int, options: JobOptions
     ) -> Flow[int]:
+        check_number("part", part, 0, MAX_PARTS - 1)
+        check_number("first", first, 0, MAX_INDEX)
         place = Place(check_batch_id(batch_id), part, first)
         chosen = self._part_options(options)
         now_ms = self.clock()
@@ -111,20 +112,24 @@ class Plan:
 
     def seal_batch(self, batch_id: str, total: int, parts: int, options: JobOptions) -> Flow[Batch]:
         batch = check_batch_id(batch_id)
+        check_number("total", total, 0, MAX_INDEX * MAX_PARTS)
+        check_number("parts", parts, 0, MAX_PARTS)
         yield batches.seal(
             self.keys, batch, total, parts, self._part_options(options), self.clock()
         )
         return Batch(self.keys.queue, batch, total, parts)
 
     def _part_options(self, options: JobOptions) -> PartOptions:
+        _only(options, JobOptions, "a batch has no option")
         run_at_ms = due(options.get("delay"), options.get("at"), self.config, self.clock())
-        life_ms = to_ms(options.get("life")) or BATCH_LIFE_MS
+        life_ms = BATCH_LIFE_MS if "life" not in options else to_ms(options["life"])
+        if not life_ms or life_ms < 1:
+            raise BadInput("life= is how long the batch is remembered; it must be above 0")
+        check_retry(options.get("retry"))
+        source = options.get("source", "")
+        encode_text(source, "a batch's source")
         return PartOptions(
-            options.get("name", ""),
-            options.get("retry"),
-            run_at_ms,
-            options.get("source", ""),
-            life_ms,
+            options.get("name", ""), options.get("retry"), run_at_ms, source, life_ms
         )
 
     def batch(self, batch_id: str) -> Flow[BatchProgress]:
@@ -134,6 +139,7 @@ class Plan:
         return found
 
     def dead_in_batch(self, batch_id: str, limit: int) -> Flow[list[str]]:
+        check_number("limit", limit, 0)
         found = yield from self.batch(batch_id)
         return (yield from batches.dead_ids(self.keys, batch_id, found.parts, limit))
 
@@ -175,27 +181,31 @@ class Plan:
     def letters(
         self, limit: int, after: str | None, newest_first: bool, filters: LetterFilter
     ) -> Flow[list[Letter]]:
+        check_number("limit", limit, 0)
         return letters.peek(self.keys, self._choose(filters), limit, after, newest_first)
 
     def replay(
         self, limit: int | None, budget: int | None, dry_run: bool, filters: LetterFilter
     ) -> Flow[LetterReport]:
+        if budget is not None:
+            check_number("budget", budget, 1)
+        if limit is not None:
+            check_number("limit", limit, 0)
         most = self.config.replay_budget if budget is None else budget
         return letters.replay(self.keys, self._choose(filters), limit, most, dry_run)
 
     def purge(self, limit: int | None, dry_run: bool, filters: LetterFilter) -> Flow[LetterReport]:
+        if limit is not None:
+            check_number("limit", limit, 0)
         return letters.purge(self.keys, self._choose(filters), limit, dry_run)
 
     def _choose(self, filters: LetterFilter) -> Choose:
-        unknown = set(filters) - set(LetterFilter.__annotations__)
-        if unknown:
-            known = ", ".join(LetterFilter.__annotations__)
-            raise BadInput(f"letters cannot be chosen by {', '.join(unknown)}; known are {known}")
+        _only(filters, LetterFilter, "letters cannot be chosen by")
         now_ms = self.clock()
         older, newer = filters.get("older_than"), filters.get("newer_than")
         return Choose(
-            ids=frozenset(filters["ids"]) if "ids" in filters else None,
-            job_ids=frozenset(filters["job_ids"]) if "job_ids" in filters else None,
+            ids=_names(filters.get("ids"), "ids"),
+            job_ids=_names(filters.get("job_ids"), "job_ids"),
             reason=filters.get("reason"),
             name=filters.get("name"),
             before_ms=None if older is None else now_ms - (to_ms(older) or 0),
@@ -216,8 +226,17 @@ class Plan:
         missed: Missed,
     ) -> Flow[str]:
         encode_name(name)
+        if not isinstance(schedule, Every | Cron):
+            raise BadInput("a schedule is Every(...) or Cron(...)")
+        if not isinstance(missed, Missed):
+            raise BadInput("missed= is SKIP, FIRE_ONCE or fire_all(...)")
+        chosen = schedule.key(name) if key is None else key
+        if not encode_text(chosen, "a repeat's key").strip():
+            raise BadInput("a repeat's key is a non-blank string")
+        now_ms = self.clock()
+        envelope(self._ulids.mint(now_ms), payload, self.config, now_ms, None)  # it must fit
         repeat = Repeat(
-            schedule.key(name) if key is None else key,
+            chosen,
             name,
             schedule,
             encode_payload(payload),
@@ -226,5 +245,18 @@ class Plan:
             None if end is None else instant_ms(end),
             missed,
         )
-        yield repeats.put(self.keys, repeat, self.clock())
+        yield repeats.put(self.keys, repeat, now_ms)
         return repeat.key
+
+
+def _only(given: Mapping[str, Any], known: Any, complaint: str) -> None:
+    unknown = sorted(set(given) - set(known.__annotations__))
+    if unknown:
+        names = ", ".join(known.__annotations__)
+        raise BadInput(f"{complaint} {', '.join(unknown)}; known are {names}")
+
+
+def _names(names: Iterable[str] | None, what: str) -> frozenset[str] | None:
+    if isinstance(names, str):
+        raise BadInput(f"{what}= is several ids: put the one into a list")
+    return None if names is None else frozenset(names)

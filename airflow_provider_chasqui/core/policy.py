@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -9,11 +10,16 @@ from typing import Literal
 from airflow_provider_chasqui.core.errors import BadInput
 
 U32_MAX = 2**32 - 1
+U64_MAX = 2**64 - 1
 
 
 def to_ms(span: timedelta | None) -> int | None:
     """Return a span in whole milliseconds, rounded down."""
-    return None if span is None else span // timedelta(milliseconds=1)
+    if span is None:
+        return None
+    if not isinstance(span, timedelta):
+        raise BadInput(f"a span of time is a timedelta, not {type(span).__name__}")
+    return span // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +35,13 @@ class Backoff:
     def __post_init__(self) -> None:
         for name in ("delay_ms", "max_delay_ms", "jitter_ms"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 0):
+            if value is None and name != "delay_ms":
+                continue
+            if type(value) is not int or not 0 <= value <= U64_MAX:
                 raise BadInput(f"backoff {name} must be a whole number of ms, not {value!r}")
-        if self.multiplier is not None and not self.multiplier > 0:
-            raise BadInput(f"backoff multiplier must be above 0, not {self.multiplier!r}")
+        number = self.multiplier
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+            raise BadInput(f"backoff multiplier must be a number, not {number!r}")
 
     @classmethod
     def fixed(cls, delay: timedelta, *, jitter: timedelta | None = None) -> Backoff:
@@ -59,8 +68,10 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         top = self.max_attempts
-        if top is not None and (isinstance(top, bool) or not 0 <= top <= U32_MAX):
+        if top is not None and (type(top) is not int or not 0 <= top <= U32_MAX):
             raise BadInput(f"max_attempts must be a whole number from 0 to {U32_MAX}, not {top!r}")
+        if self.backoff is not None and not isinstance(self.backoff, Backoff):
+            raise BadInput(f"backoff must be a Backoff, not {type(self.backoff).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +107,17 @@ class RetryDefaults:
         multiplier = spec.multiplier if spec.multiplier is not None else self.multiplier
         cap = spec.max_delay_ms if spec.max_delay_ms is not None else self.max_delay_ms
         jitter_ms = spec.jitter_ms if spec.jitter_ms is not None else self.jitter_ms
-        try:
-            grown = spec.delay_ms * multiplier ** (retry - 1)
-        except OverflowError:
-            grown = cap
-        return min(int(min(grown, cap)) + int(draw * jitter_ms), max(cap, jitter_ms))
+        grown = _grown(spec.delay_ms, float(multiplier), retry, cap)
+        return min(grown + int(draw * jitter_ms), max(cap, jitter_ms))
+
+
+def _grown(delay_ms: int, multiplier: float, retry: int, cap: int) -> int:
+    """A foreign producer may have written any number here; the answer is from 0 to the cap."""
+    try:
+        grown = delay_ms * multiplier ** (retry - 1)
+    except OverflowError:
+        return cap
+    return 0 if math.isnan(grown) or grown < 0 else int(min(grown, cap))
 
 
 DecisionKind = Literal["run", "retry", "bury"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_name, encode_payload
+from airflow_provider_chasqui.core.codec import (
+    encode_envelope,
+    encode_name,
+    encode_payload,
+    encode_text,
+)
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, PayloadTooLarge
 from airflow_provider_chasqui.core.job import NewJob
@@ -34,10 +40,11 @@ def prepare(job: NewJob, config: QueueConfig, now_ms: int, mint: Callable[[int],
     """Return the job ready to be sent, or raise BadInput saying what is wrong with it."""
     job_id = job.id if job.id is not None else mint(now_ms)
     check_id(job_id)
+    check_retry(job.retry)
     if job.unique is not None:
         if job.id is None:
             raise BadInput("unique= needs an id: it is the id that is to be unique")
-        if job.unique < _MS:
+        if (to_ms(job.unique) or 0) < 1:
             raise BadInput(f"unique= is how long the id stays taken; not {job.unique}")
     return Ready(
         job_id,
@@ -54,16 +61,28 @@ def check_id(job_id: Any) -> None:
         raise BadInput("a job id is a non-blank string")
     if job_id.startswith(BATCH_PREFIX):
         raise BadInput(f"ids that begin with {BATCH_PREFIX!r} are for batches: use add_batch")
+    encode_text(job_id, "a job id")
+
+
+def check_retry(retry: RetryPolicy | None) -> None:
+    """Raise unless every worker will understand the policy."""
+    if retry is None:
+        return
+    if not isinstance(retry, RetryPolicy):
+        raise BadInput(f"retry= is a RetryPolicy, not {type(retry).__name__}")
+    if (backoff := retry.backoff) is None:
+        return
+    if backoff.kind not in ("fixed", "exponential"):
+        raise BadInput(f"a backoff is 'fixed' or 'exponential', not {backoff.kind!r}")
+    factor = backoff.multiplier
+    if factor is not None and not 0 < factor < math.inf:
+        raise BadInput(f"a backoff's multiplier must be above 0 and finite, not {factor!r}")
 
 
 def envelope(
     job_id: str, payload: Any, config: QueueConfig, now_ms: int, retry: RetryPolicy | None
 ) -> bytes:
     """Return the `d` field of a new job, or raise if it cannot be or is too large."""
-    if retry is not None and retry.backoff is not None:
-        kind = retry.backoff.kind
-        if kind not in ("fixed", "exponential"):
-            raise BadInput(f"a backoff is 'fixed' or 'exponential', not {kind!r}")
     raw = encode_envelope(job_id, encode_payload(payload), now_ms, 0, retry)
     if len(raw) > config.max_payload_bytes:
         raise PayloadTooLarge(

@@ -55,8 +55,8 @@ class Repeat:
     def __post_init__(self) -> None:
         for what in ("limit", "start_ms", "end_ms"):
             value = getattr(self, what)
-            if value is not None and (isinstance(value, bool) or not 0 <= value < 2**64):
-                raise BadInput(f"a repeat's {what} must not be negative")
+            if value is not None and (type(value) is not int or not 0 <= value < 2**64):
+                raise BadInput(f"a repeat's {what} must be a whole number and not negative")
 
     def first_fire(self, now_ms: int) -> int:
         """Return the first fire, or raise if the repeat would end before it."""
@@ -84,7 +84,7 @@ class Due:
 
 
 def due(repeat: Repeat, score_ms: int, now_ms: int) -> Due:
-    """Return what is due of a repeat that was to fire at `score_ms`."""
+    """Return what is due of a repeat that was to fire at `score_ms`; nothing after its end."""
     schedule = repeat.schedule
     try:
         following = schedule.next_after(score_ms)
@@ -99,7 +99,8 @@ def due(repeat: Repeat, score_ms: int, now_ms: int) -> Due:
         return Due((), upcoming)
     fires: list[int] = []
     at_ms = score_ms
-    while at_ms <= now_ms and len(fires) < min(repeat.missed.max_catchup, FIRES_AT_ONCE):
+    last_ms = now_ms if repeat.end_ms is None else min(now_ms, repeat.end_ms)
+    while at_ms <= last_ms and len(fires) < min(repeat.missed.max_catchup, FIRES_AT_ONCE):
         fires.append(at_ms)
         try:
             at_ms = schedule.next_after(at_ms)

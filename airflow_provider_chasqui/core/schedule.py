@@ -29,7 +29,8 @@ MACROS = {
 _OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})\Z")
 _LAST_WEEKDAY = re.compile(r"\b([0-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L\b")
 _RANGE = re.compile(r"\b(\d+)-(\d+)\b")
-_STRIDE = timedelta(days=30)
+# Shorter than any zone keeps an offset.
+_STRIDE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ class Cron:
     _pattern: _Pattern = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.expression, str):
+            raise BadInput(f"a cron expression is a string, not {type(self.expression).__name__}")
+        if not isinstance(self.tz, str | None):
+            raise BadInput(f"a timezone is a name, not {type(self.tz).__name__}")
         object.__setattr__(self, "_pattern", _pattern(self.expression, self.tz))
 
     def key(self, job_name: str) -> str:
@@ -113,8 +118,6 @@ class _Pattern:
     """A parsed expression in its zone; croniter walks the local calendar, we walk the clock."""
 
     def __init__(self, expression: str, tz: tzinfo):
-        if not isinstance(expression, str):
-            raise BadInput("a cron expression is a string")
         self._tz = tz
         self._text, self._day_or, hour = _translate(expression)
         try:
@@ -126,9 +129,12 @@ class _Pattern:
         self._every_hour = expanded[1] == ["*"] or hour == "*" or len(expanded[1]) == 24
 
     def next_after(self, at_ms: int) -> int:
-        base = datetime.fromtimestamp(at_ms // 1000, UTC)
         step = self._next_by_clock if self._every_hour else self._next_by_calendar
-        return int(step(base).timestamp()) * 1000
+        try:
+            found = step(datetime.fromtimestamp(at_ms // 1000, UTC))
+        except (OverflowError, OSError, ValueError) as cause:  # beyond the calendar
+            raise BadInput(f"the cron expression {self._text!r} never fires again") from cause
+        return int(found.timestamp()) * 1000
 
     def _local(self, instant: datetime) -> datetime:
         return instant.astimezone(self._tz).replace(tzinfo=None, fold=0)
@@ -157,23 +163,33 @@ class _Pattern:
     def _next_by_clock(self, base: datetime) -> datetime:
         inclusive = timedelta(0)
         while True:
-            offset = base.astimezone(self._tz).utcoffset() or timedelta(0)
+            offset = self._offset(base)
             local = (base + offset).replace(tzinfo=None) - inclusive
             found = (self._after(local) - offset).replace(tzinfo=UTC)
-            end = min(found, base + _STRIDE)
-            if end.astimezone(self._tz).utcoffset() != offset:
-                base, inclusive = self._change(base, end), timedelta(seconds=1)
-            elif end == found:
+            change = self._first_change(base, found)
+            if change is None:
                 return found
-            else:
-                base, inclusive = end, timedelta(0)
+            base, inclusive = change, timedelta(seconds=1)
+
+    def _first_change(self, low: datetime, end: datetime) -> datetime | None:
+        """The first second after `low`, up to `end`, with another offset; None if there is none."""
+        offset = self._offset(low)
+        while low < end:
+            high = min(end, low + _STRIDE)
+            if self._offset(high) != offset:
+                return self._change(low, high)
+            low = high
+        return None
+
+    def _offset(self, instant: datetime) -> timedelta:
+        return instant.astimezone(self._tz).utcoffset() or timedelta(0)
 
     def _change(self, low: datetime, high: datetime) -> datetime:
         """The first second at which the offset is no longer that of `low`."""
-        before = low.astimezone(self._tz).utcoffset()
+        before = self._offset(low)
         while high - low > timedelta(seconds=1):
             middle = (low + (high - low) / 2).replace(microsecond=0)
-            if middle.astimezone(self._tz).utcoffset() == before:
+            if self._offset(middle) == before:
                 low = middle
             else:
                 high = middle

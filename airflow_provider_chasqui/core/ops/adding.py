@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
+from airflow_provider_chasqui.core.chunks import (
+    CHUNK_BYTES,
+    CHUNK_JOBS,
+    WINDOW_BYTES,
+    WINDOW_CHUNKS,
+    pieces,
+)
+
 from airflow_provider_chasqui.core.codec import encode_member
-from airflow_provider_chasqui.core.config import CHUNK, QueueConfig
-from airflow_provider_chasqui.core.errors import QueueFull
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
 from airflow_provider_chasqui.core.event import EVENTS_KEPT, event_fields
+from airflow_provider_chasqui.core.ids import Call
 from airflow_provider_chasqui.core.job import Added
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Arg, Choice, Flow, Op, as_int, command, script
@@ -30,27 +39,17 @@ def _sent(_: Any) -> list[bool]:
     return [True]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One call of a producer; its chunks are marked so that sending them again is harmless."""
-
-    producer: str
-    number: int
-
-    def chunk(self, index: int) -> str:
-        return f"{self.producer}:{self.number}:{index}"
-
-
-def add(keys: Keys, job: Ready, producer: str) -> Choice[list[bool]]:
+def add(keys: Keys, job: Ready, call: Call, index: int = 0) -> Choice[list[bool]]:
     """Put one plain job on the stream.
 
     The native dialect sends the wire's own XADD ... IDMP, which costs no marker key; the portable
-    one marks what IDMP would: this id of this producer.
+    one leaves the marker that IDMP would. Both remember the call and not the job's id: a second
+    call with the same id is a second job, unless `unique` says otherwise.
     """
     name: tuple[Arg, ...] = ("n", job.name) if job.name else ()
-    head = ("XADD", keys.stream, "IDMP", producer, job.id)
+    head = ("XADD", keys.stream, "IDMP", call.producer, call.step(index))
     native = command(*head, "*", "d", job.envelope, *name, parse=_sent)
-    return Choice(native, add_chunk(keys, [job], 0, f"{producer}:{job.id}"))
+    return Choice(native, add_chunk(keys, [job], 0, call.token(index)))
 
 
 def add_chunk(keys: Keys, jobs: Sequence[Ready], max_len: int, token: str) -> Op[list[bool]]:
@@ -111,43 +110,57 @@ def add_all(
     With a limit the chunks go one by one and stop at the first that does not fit, so that what was
     added is always the beginning of the list.
     """
-    chunks = list(_chunks(jobs))
-    window = 1 if config.max_len else _WINDOW
-    added: list[Added] = []
-    for start in range(0, len(chunks), window):
-        part = chunks[start : start + window]
+    fresh: dict[int, bool] = {}
+    index = 0
+    for window in _windows(jobs, config.max_len is not None):
         ops: list[Any] = [
-            _send(keys, chunk, config, call, index, now_ms)
-            for index, chunk in enumerate(part, start)
+            _send(keys, [jobs[place] for place in chunk], config, call, index + i, now_ms)
+            for i, chunk in enumerate(window)
         ]
+        index += len(window)
         try:
             flags = yield ops
         except QueueFull as full:
-            full.message += f"; {len(added)} of {len(jobs)} jobs were added"
-            full.args = (full.message,)
+            if config.max_len:
+                full.message += f"; {len(fresh)} of {len(jobs)} jobs were added"
+                full.args = (full.message,)
             raise
-        for chunk, signs in zip(part, flags, strict=True):
-            added += [Added(job.id, fresh) for job, fresh in zip(chunk, signs, strict=True)]
+        for chunk, signs in zip(window, flags, strict=True):
+            fresh.update(zip(chunk, signs, strict=True))
     if config.announce:
-        fresh_ids = {result.id for result in added if result.fresh}
-        told = [job for job in jobs if job.id in fresh_ids]
-        yield [announce(keys, told[i : i + CHUNK], now_ms) for i in range(0, len(told), CHUNK)]
-    return added
+        told = [job for place, job in enumerate(jobs) if fresh[place]]
+        # The jobs are added: an event that cannot be written must not look like a failed add.
+        with suppress(ChasquiError):
+            for part in pieces(told, lambda _: 0, CHUNK_JOBS * 4, 1):
+                yield announce(keys, part, now_ms)
+    return [Added(job.id, fresh[place]) for place, job in enumerate(jobs)]
 
 
 def _send(
     keys: Keys, chunk: Sequence[Ready], config: QueueConfig, call: Call, index: int, now_ms: int
 ) -> Op[list[bool]] | Choice[list[bool]]:
     if chunk[0].run_at_ms is not None:
-        return schedule_chunk(keys, chunk, now_ms, call.chunk(index))
+        return schedule_chunk(keys, chunk, now_ms, call.token(index))
     if len(chunk) == 1 and not config.max_len and not chunk[0].unique_ms:
-        return add(keys, chunk[0], call.producer)
-    return add_chunk(keys, chunk, config.max_len or 0, call.chunk(index))
+        return add(keys, chunk[0], call, index)
+    return add_chunk(keys, chunk, config.max_len or 0, call.token(index))
 
 
-def _chunks(jobs: Sequence[Ready]) -> list[Sequence[Ready]]:
-    chunks: list[Sequence[Ready]] = []
-    for _, run in groupby(jobs, key=lambda job: job.run_at_ms is not None):
-        same = list(run)
-        chunks += [same[i : i + CHUNK] for i in range(0, len(same), CHUNK)]
-    return chunks
+def _windows(jobs: Sequence[Ready], one_by_one: bool) -> Iterator[list[list[int]]]:
+    """Yield pipelines of chunks of places in the list; a chunk is all immediate or all delayed."""
+
+    def delayed(place: int) -> bool:
+        return jobs[place].run_at_ms is not None
+
+    def weight(place: int) -> int:
+        return len(jobs[place].envelope)
+
+    # Without a limit it does not matter whether a delayed job goes before an immediate one.
+    places = range(len(jobs)) if one_by_one else sorted(range(len(jobs)), key=delayed)
+    chunks = (
+        chunk
+        for _, run in groupby(places, key=delayed)
+        for chunk in pieces(run, weight, CHUNK_JOBS, CHUNK_BYTES)
+    )
+    most = 1 if one_by_one else WINDOW_CHUNKS
+    return pieces(chunks, lambda chunk: sum(map(weight, chunk)), most, WINDOW_BYTES)

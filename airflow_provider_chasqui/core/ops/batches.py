@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import (
     BATCH_LIFE_MS,
+    MAX_INDEX,
     Batch,
     BatchProgress,
     Place,
     job_id,
     set_bits,
 )
+from airflow_provider_chasqui.core.chunks import (
+    CHUNK_BYTES,
+    CHUNK_JOBS,
+    WINDOW_BYTES,
+    WINDOW_CHUNKS,
+    pieces,
+)
 from airflow_provider_chasqui.core.codec import encode_member, encode_name
-from airflow_provider_chasqui.core.config import CHUNK, QueueConfig
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, as_is, command, script
 from airflow_provider_chasqui.core.policy import RetryPolicy
 from airflow_provider_chasqui.core.prepare import envelope
-
-_WINDOW = 32
 
 
 class PartOptions:
@@ -54,6 +61,32 @@ def add_chunk(
     now_ms: int,
 ) -> Op[int]:
     """Put payloads on the queue as the jobs from `place` on; answers how many were new."""
+    raws = list(_envelopes(place, payloads, options, config, now_ms))
+    return _send(keys, place, raws, options, config, now_ms)
+
+
+def _envelopes(
+    place: Place,
+    payloads: Iterable[Any],
+    options: PartOptions,
+    config: QueueConfig,
+    now_ms: int,
+) -> Iterable[bytes]:
+    for index, payload in enumerate(payloads, place.index):
+        if index > MAX_INDEX:
+            raise BadInput(f"a part has at most {MAX_INDEX + 1} jobs; use several parts")
+        name = job_id(place.batch, place.part, index)
+        yield envelope(name, payload, config, now_ms, options.retry)
+
+
+def _send(
+    keys: Keys,
+    place: Place,
+    raws: Sequence[bytes],
+    options: PartOptions,
+    config: QueueConfig,
+    now_ms: int,
+) -> Op[int]:
     args: list[Arg] = [
         config.max_len or 0,
         place.part,
@@ -63,10 +96,7 @@ def add_chunk(
         now_ms,
         options.source,
     ]
-    for index, payload in enumerate(payloads, place.index):
-        raw = envelope(
-            job_id(place.batch, place.part, index), payload, config, now_ms, options.retry
-        )
+    for raw in raws:
         if options.run_at_ms:
             args += (encode_member(options.name, raw), b"")
         else:
@@ -88,16 +118,17 @@ def add_part(
     as a whole and what had arrived is passed over. With a limit the chunks go one by one.
     """
     index = place.index
-    window = 1 if config.max_len else _WINDOW
-    source: Iterator[Any] = iter(payloads)
-    while True:
+    raws = _envelopes(place, payloads, options, config, now_ms)
+    chunks = pieces(raws, len, CHUNK_JOBS, CHUNK_BYTES)
+    most = 1 if config.max_len else WINDOW_CHUNKS
+    for window in pieces(chunks, lambda chunk: sum(map(len, chunk)), most, WINDOW_BYTES):
         ops: list[Op[int]] = []
-        while len(ops) < window and (chunk := list(islice(source, CHUNK))):
-            ops.append(add_chunk(keys, replace(place, index=index), chunk, options, config, now_ms))
+        for chunk in window:
+            here = replace(place, index=index)
+            ops.append(_send(keys, here, chunk, options, config, now_ms))
             index += len(chunk)
-        if not ops:
-            return index
         yield ops
+    return index
 
 
 def seal(

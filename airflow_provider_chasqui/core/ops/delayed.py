@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +11,25 @@ from airflow_provider_chasqui.core.codec import decode_envelope, decode_member
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Flow, Op, as_int, as_true, command, script
+from airflow_provider_chasqui.core.op import (
+    Flow,
+    Op,
+    as_int,
+    as_is,
+    as_score,
+    as_true,
+    command,
+    script,
+)
 from airflow_provider_chasqui.core.ops.adding import marker_life_s
 
 PAGE = 1000
+_SCANNED = 5000
 CANCEL_LIFE_MS = 24 * 3600 * 1000
 
 
 def _pairs(reply: Any) -> list[tuple[bytes, int]]:
-    return [(reply[i], int(float(reply[i + 1]))) for i in range(0, len(reply), 2)]
+    return [(reply[i], as_score(reply[i + 1])) for i in range(0, len(reply), 2)]
 
 
 def page(keys: Keys, start: int, count: int = PAGE) -> Op[list[tuple[bytes, int]]]:
@@ -26,26 +37,35 @@ def page(keys: Keys, start: int, count: int = PAGE) -> Op[list[tuple[bytes, int]
     return command("ZRANGE", keys.delayed, start, start + count - 1, "WITHSCORES", parse=_pairs)
 
 
+def _scan(keys: Keys, cursor: bytes, needle: bytes) -> Op[tuple[bytes, list[tuple[bytes, int]]]]:
+    pattern = b"*" + re.sub(rb"([*?\[\]\\])", rb"\\\1", needle) + b"*"
+    return command(
+        "ZSCAN", keys.delayed, cursor, "MATCH", pattern, "COUNT", _SCANNED,
+        parse=lambda reply: (reply[0], _pairs(reply[1])),
+    )  # fmt: skip
+
+
 def locate(keys: Keys, job_id: str) -> Flow[tuple[bytes, int, Job] | None]:
     """Find the member of a delayed job by its id, whoever wrote it.
 
-    Jobs whose caller gave an id have an index; the others are looked for page by page. A job that
-    moves between pages meanwhile can be missed only if it became due, and then it is not delayed.
+    Jobs whose caller gave an id have an index; the others are looked for with ZSCAN, which misses
+    nothing that is there from its beginning to its end. Pages by rank would: when jobs before the
+    page are promoted, those behind it move up into the page that was just read.
     """
-    member = yield command("GET", keys.didx(job_id), parse=lambda reply: reply)
+    member = yield command("GET", keys.didx(job_id), parse=as_is)
     if member is not None:
-        score = yield command("ZSCORE", keys.delayed, member, parse=lambda reply: reply)
-        if score is not None:
-            return member, int(float(score)), decode_member(member)
-    needle = job_id.encode()
-    start = 0
-    while members := (yield page(keys, start)):
+        score = yield command("ZSCORE", keys.delayed, member, parse=as_is)
+        if score is not None and (job := _read(member)) is not None:
+            return member, as_score(score), job
+    cursor = b"0"
+    while True:
+        # The id stands in the bytes as it is, so the server can pick the members.
+        cursor, members = yield _scan(keys, cursor, job_id.encode("utf-8", "surrogatepass"))
         for member, due_ms in members:
-            # The id stands in the bytes as it is, so most members need not be decoded.
-            if needle in member and (job := _read(member)) is not None and job.id == job_id:
+            if (job := _read(member)) is not None and job.id == job_id:
                 return member, due_ms, job
-        start += len(members)
-    return None
+        if cursor == b"0":
+            return None
 
 
 def _read(member: bytes) -> Job | None:

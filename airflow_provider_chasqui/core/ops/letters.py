@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Choose:
             and (self.name is None or letter.name == self.name)
             and (self.before_ms is None or at_ms < self.before_ms)
             and (self.after_ms is None or at_ms >= self.after_ms)
-            and (self.text is None or self.text in (letter.error or letter.detail or ""))
+            and (self.text is None or self.text in f"{letter.error or ''}\n{letter.detail or ''}")
             and (self.batch is None or _batch(letter) == self.batch)
         )
 
@@ -96,17 +96,17 @@ def _text(raw: bytes | None) -> str | None:
 
 
 def _number(raw: bytes | None) -> int | None:
-    return int(raw) if raw is not None and raw.isdigit() else None
+    return int(raw) if raw is not None and raw.isdigit() and len(raw) < 20 else None
 
 
 def _letters(reply: Any) -> list[Letter]:
     return [letter(raw) for raw in reply]
 
 
-def page(keys: Keys, after: str, count: int = PAGE) -> Op[list[Letter]]:
+def page(keys: Keys, after: str, count: int = PAGE, last: str = "+") -> Op[list[Letter]]:
     """Letters in order of burial, from behind the letter `after` ("-": from the first)."""
     start = "-" if after == "-" else f"({after}"
-    return command("XRANGE", keys.dlq, start, "+", "COUNT", count, parse=_letters)
+    return command("XRANGE", keys.dlq, start, last, "COUNT", count, parse=_letters)
 
 
 def page_back(keys: Keys, before: str, count: int = PAGE) -> Op[list[Letter]]:
@@ -128,11 +128,6 @@ def peek(
     return found[:limit]
 
 
-def _chosen(keys: Keys, choose: Choose, limit: int | None) -> Flow[list[Letter]]:
-    found = yield from peek(keys, choose, 2**62 if limit is None else limit, None, False)
-    return found
-
-
 def move_back(keys: Keys, letters: Sequence[Letter], budget: int) -> Op[bytes]:
     """Move readable letters back to the stream, attempt 0; one sign for each."""
     names = [keys.dlq, keys.stream]
@@ -146,30 +141,54 @@ def move_back(keys: Keys, letters: Sequence[Letter], budget: int) -> Op[bytes]:
     return script("replay", bytes, names, args)
 
 
+def _sweep(
+    keys: Keys, choose: Choose, limit: int | None, act: Callable[[list[Letter]], Flow[bytes]]
+) -> Flow[bytes]:
+    """Act on the chosen ones of the letters that stand now; `act` answers a sign for each.
+
+    A job that is replayed may die again meanwhile: its new letter is younger than the last one we
+    go to, so it is not replayed twice.
+    """
+    newest = yield page_back(keys, "+", 1)
+    left = 2**62 if limit is None else limit
+    signs, cursor = b"", "-"
+    while newest and left and (letters := (yield page(keys, cursor, PAGE, newest[0].id))):
+        chosen = [each for each in letters if choose.fits(each)][:left]
+        left -= len(chosen)
+        for start in range(0, len(chosen), _CHUNK):
+            signs += yield from act(chosen[start : start + _CHUNK])
+        cursor = letters[-1].id
+    return signs
+
+
 def replay(
     keys: Keys, choose: Choose, limit: int | None, budget: int | None, dry_run: bool
 ) -> Flow[LetterReport]:
     """Put chosen letters back on the stream; unreadable ones are counted and passed over."""
-    chosen = yield from _chosen(keys, choose, limit)
-    readable = [each for each in chosen if each.job is not None]
-    unreadable = len(chosen) - len(readable)
-    if dry_run:
-        return LetterReport(len(chosen), len(readable), 0, unreadable, 0, True)
-    signs = b""
-    for start in range(0, len(readable), _CHUNK):
-        signs += yield move_back(keys, readable[start : start + _CHUNK], budget or 0)
-    return LetterReport(
-        len(chosen), signs.count(b"1"), signs.count(b"x"), unreadable, signs.count(b"0")
-    )
+
+    def act(chosen: list[Letter]) -> Flow[bytes]:
+        readable = [each for each in chosen if each.job is not None]
+        passed = b"?" * (len(chosen) - len(readable))
+        if dry_run or not readable:
+            return passed + b"1" * len(readable)
+        moved: bytes = yield move_back(keys, readable, budget or 0)
+        return passed + moved
+
+    signs = yield from _sweep(keys, choose, limit, act)
+    moved, over, unreadable, gone = (signs.count(sign) for sign in (b"1", b"x", b"?", b"0"))
+    return LetterReport(len(signs), moved, over, unreadable, gone, dry_run)
 
 
 def purge(keys: Keys, choose: Choose, limit: int | None, dry_run: bool) -> Flow[LetterReport]:
     """Delete chosen letters for good; a purged job of a batch stays counted as dead."""
-    chosen = yield from _chosen(keys, choose, limit)
-    if dry_run:
-        return LetterReport(len(chosen), len(chosen), dry_run=True)
-    gone = 0
-    for start in range(0, len(chosen), PAGE):
-        ids = [each.id for each in chosen[start : start + PAGE]]
-        gone += yield command("XDEL", keys.dlq, *ids, parse=as_int)
-    return LetterReport(len(chosen), gone, gone=len(chosen) - gone)
+
+    def act(chosen: list[Letter]) -> Flow[bytes]:
+        if dry_run or not chosen:
+            return b"1" * len(chosen)
+        ids = [each.id for each in chosen]
+        deleted = yield command("XDEL", keys.dlq, *ids, parse=as_int)
+        return b"1" * deleted + b"0" * (len(chosen) - deleted)
+
+    signs = yield from _sweep(keys, choose, limit, act)
+    moved = signs.count(b"1")
+    return LetterReport(len(signs), moved, gone=len(signs) - moved, dry_run=dry_run)

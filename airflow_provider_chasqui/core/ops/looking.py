@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import place_of
-from airflow_provider_chasqui.core.codec import decode_payload
+from airflow_provider_chasqui.core.codec import decode_payload, encode_payload
+from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.event import Event, parse_event
 from airflow_provider_chasqui.core.ids import time_of
 from airflow_provider_chasqui.core.job import Entry, Job
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Flow, Op, as_int, as_is, command
+from airflow_provider_chasqui.core.op import (
+    Arg,
+    Flow,
+    Op,
+    as_int,
+    as_is,
+    as_score,
+    command,
+    script,
+)
 from airflow_provider_chasqui.core.ops import batches, delayed, letters
 from airflow_provider_chasqui.core.ops.delivery import delivery
 
 PAGE = 1000
 _SKEW_MS = 3600 * 1000
+_PROGRESS_LIFE_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ def depth(keys: Keys, group: str) -> Flow[Depth]:
         dead=dead,
         lag=info.get("lag") if info else entries,
         oldest_entry_ms=int(first[0][0].partition(b"-")[0]) if first else None,
-        next_due_ms=int(float(due[1])) if due else None,
+        next_due_ms=as_score(due[1]) if due else None,
         consumers=info.get("consumers") or 0,
         repeats=repeats,
     )
@@ -120,8 +131,12 @@ def _among_delayed(keys: Keys, job_id: str, _group: str) -> Flow[Found | None]:
 def _among_entries(keys: Keys, job_id: str, group: str) -> Flow[Found | None]:
     minted_ms = time_of(job_id)
     start = "-" if minted_ms is None else str(max(0, minted_ms - _SKEW_MS))
-    needle = job_id.encode()
-    while raw := (yield entries(keys, start)):
+    raw = yield entries(keys, start)
+    if not raw and start != "-":
+        # No entry is as young as the id seems to be: it may only look like a ULID.
+        raw = yield entries(keys, "-")
+    needle = job_id.encode("utf-8", "surrogatepass")
+    while raw:
         for each in raw:
             if not any(needle in field for field in each[1]):
                 continue
@@ -131,7 +146,7 @@ def _among_entries(keys: Keys, job_id: str, group: str) -> Flow[Found | None]:
                     "XPENDING", keys.stream, group, entry.id, entry.id, 1, parse=as_is, absent=list
                 )
                 return Found("running" if pending else "waiting", entry.job, entry.id)
-        start = f"({raw[-1][0].decode()}"
+        raw = yield entries(keys, f"({raw[-1][0].decode()}")
     return None
 
 
@@ -159,11 +174,31 @@ def _among_events(keys: Keys, job_id: str) -> Flow[Found]:
 
 def result(keys: Keys, job_id: str) -> Op[tuple[bool, Any]]:
     """Whether a result is kept, and what it is."""
-    return command("GET", keys.result(job_id), parse=_result)
+
+    def read(reply: Any) -> tuple[bool, Any]:
+        try:
+            return _result(reply)
+        except DecodeError as error:
+            error.job_id = job_id
+            raise
+
+    return command("GET", keys.result(job_id), parse=read)
 
 
 def _result(reply: Any) -> tuple[bool, Any]:
     return (False, None) if reply is None else (True, decode_payload(reply))
+
+
+def progress(keys: Keys, job_id: str) -> Op[Any]:
+    """What a running handler last said."""
+    return command("GET", keys.progress(job_id), parse=lambda reply: _result(reply)[1])
+
+
+def note_progress(keys: Keys, values: Mapping[str, Any]) -> Op[int]:
+    """Keep what running handlers say, by job id."""
+    args: list[Arg] = [_PROGRESS_LIFE_S]
+    args += [encode_payload(value) for value in values.values()]
+    return script("note_progress", as_int, [keys.progress(job_id) for job_id in values], args)
 
 
 def _events(reply: Any) -> list[Event]:

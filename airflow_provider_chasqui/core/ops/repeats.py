@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from airflow_provider_chasqui.core.batch import check_number
 from airflow_provider_chasqui.core.codec import encode_envelope, encode_member
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, as_is, as_true, command, script
+from airflow_provider_chasqui.core.op import (
+    Arg,
+    Flow,
+    Op,
+    as_int,
+    as_is,
+    as_score,
+    as_true,
+    command,
+    script,
+)
 from airflow_provider_chasqui.core.repeat import (
     Due,
     Repeat,
@@ -32,19 +43,21 @@ def drop(keys: Keys, key: str) -> Op[bool]:
 
 def _scored(reply: Any) -> list[tuple[str, int]]:
     return [
-        (reply[i].decode("utf-8", "surrogateescape"), int(float(reply[i + 1])))
+        (reply[i].decode("utf-8", "surrogateescape"), as_score(reply[i + 1]))
         for i in range(0, len(reply), 2)
     ]
 
 
 def list_all(keys: Keys, limit: int) -> Flow[list[RepeatStatus]]:
     """Return the repeats, next fire first; bodies that cannot be read are left out."""
+    check_number("limit", limit, 1)
     scored = yield command("ZRANGE", keys.repeat, 0, limit - 1, "WITHSCORES", parse=_scored)
     bodies = yield [_body(keys, key) for key, _ in scored]
     found = []
     for (_, score_ms), (raw, fired) in zip(scored, bodies, strict=True):
         try:
-            found.append(RepeatStatus(decode_repeat(raw or b""), score_ms, int(fired or 0)))
+            count = int(fired) if fired is not None and fired.isdigit() else 0
+            found.append(RepeatStatus(decode_repeat(raw or b""), score_ms, count))
         except DecodeError:
             continue
     return found
@@ -68,7 +81,7 @@ def next_fire(keys: Keys) -> Op[int | None]:
     """The soonest fire of any repeat, or None."""
     return command(
         "ZRANGE", keys.repeat, 0, 0, "WITHSCORES",
-        parse=lambda reply: int(float(reply[1])) if reply else None,
+        parse=lambda reply: as_score(reply[1]) if reply else None,
     )  # fmt: skip
 
 

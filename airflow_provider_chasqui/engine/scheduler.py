@@ -1,0 +1,75 @@
+"""Fires repeats when they are due."""
+
+from __future__ import annotations
+
+import uuid
+
+from airflow_provider_chasqui.core.config import SchedulerConfig
+from airflow_provider_chasqui.core.errors import ChasquiError, DecodeError
+from airflow_provider_chasqui.core.ids import Ulids
+from airflow_provider_chasqui.core.op import as_int, command
+from airflow_provider_chasqui.core.ops import repeats
+from airflow_provider_chasqui.core.repeat import decode_repeat, due
+from airflow_provider_chasqui.engine.desk import Desk
+from airflow_provider_chasqui.engine.health import Health, log
+from airflow_provider_chasqui.engine.leader import Leader
+
+
+class Scheduler:
+    """Leads, fires what is due, and sleeps until the next fire or until a new repeat may be there.
+
+    A fire is gated on the score it answers, so even a leader that was paused fires nothing twice.
+    """
+
+    def __init__(self, desk: Desk, config: SchedulerConfig):
+        self._desk = desk
+        self._config = config
+        holder = f"s-{uuid.uuid4()}"
+        self._leader = Leader(desk, desk.keys.scheduler_lock, holder, config.lock_life_s)
+        self._ulids = Ulids()
+        self._health = Health("scheduling")
+
+    async def run(self) -> None:
+        try:
+            wait = 0.0
+            while await self._desk.pause(wait) if wait else not self._desk.stopping.is_set():
+                try:
+                    wait = await self._turn()
+                    self._health.fine()
+                except ChasquiError as error:
+                    wait = 0.001
+                    await self._health.trouble(error)
+        finally:
+            await self._leader.resign()
+
+    async def _turn(self) -> float:
+        poll_s = self._config.poll_ms / 1000
+        if not await self._leader.lead():
+            return poll_s
+        desk = self._desk
+        found = await desk.queue.drive.flow(
+            repeats.due_keys(desk.keys, desk.clock(), self._config.at_most)
+        )
+        for key, score_ms, raw in found:
+            await self._fire(key, score_ms, raw)
+        if len(found) >= self._config.at_most:
+            return 0.0
+        upcoming = await desk.queue.drive.run(repeats.next_fire(desk.keys))
+        if upcoming is None:
+            return poll_s
+        return min(poll_s, max(0.001, (upcoming - desk.clock()) / 1000))
+
+    async def _fire(self, key: str, score_ms: int, raw: bytes | None) -> None:
+        desk = self._desk
+        try:
+            repeat = decode_repeat(raw or b"")
+        except DecodeError as error:
+            log.warning("scheduling: the repeat %r is dropped, it cannot be read: %s", key, error)
+            await desk.queue.drive.run(command("ZREM", desk.keys.repeat, key, parse=as_int))
+            return
+        now_ms = desk.clock()
+        plan = due(repeat, score_ms, now_ms)
+        ids = [self._ulids.mint(now_ms) for _ in plan.fires_ms]
+        op = repeats.fire(desk.keys, repeat, score_ms, plan, ids, now_ms)
+        fired, _ = await desk.queue.drive.run(op)
+        desk.metrics.counts["fired"] += max(0, fired)

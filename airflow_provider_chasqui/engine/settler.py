@@ -1,0 +1,232 @@
+"""Every outcome leaves through one pipeline: settle, park, bury, hand back, then tell.
+
+One part instead of an acker and a relocator: a flush takes all that has gathered while the last
+one was under way, so batches grow with load and there is no timer; and since events follow the
+acks on the same connection, whoever reads `completed` finds the result and the batch bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from airflow_provider_chasqui.core.batch import place_of
+from airflow_provider_chasqui.core.codec import encode_job, encode_member, encode_payload
+from airflow_provider_chasqui.core.errors import ChasquiError, EncodeError
+from airflow_provider_chasqui.core.event import event_fields
+from airflow_provider_chasqui.core.job import Entry
+from airflow_provider_chasqui.core.op import AnyOp, Arg
+from airflow_provider_chasqui.core.ops import delivery, looking
+from airflow_provider_chasqui.core.ops.adding import emit
+from airflow_provider_chasqui.core.ops.delivery import Burial, Settled
+from airflow_provider_chasqui.engine.desk import Desk
+from airflow_provider_chasqui.engine.health import Health
+
+T = TypeVar("T")
+
+_CHUNK = 256
+_EVENTS_HELD = 50_000
+_SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """An entry that goes back to the delayed set."""
+
+    row: tuple[str, int, bytes]
+    event: Sequence[Arg] | None
+    name: str
+
+
+class Outbox(Generic[T]):
+    """Outcomes of one kind on their way; chunk by chunk they become operations."""
+
+    def __init__(
+        self, make: Callable[[list[T]], AnyOp[Any]], accept: Callable[[list[T], Any], None]
+    ):
+        self.items: list[T] = []
+        self.make = make
+        self.accept = accept
+
+    def take(self) -> list[list[T]]:
+        items, self.items = self.items, []
+        return [items[i : i + _CHUNK] for i in range(0, len(items), _CHUNK)]
+
+
+class Settler:
+    """Takes outcomes from the workers and carries them to the server until it has them."""
+
+    def __init__(self, desk: Desk):
+        self._desk = desk
+        self._drive = desk.queue.drive
+        keys, group, config = desk.keys, desk.group, desk.config
+        self._events_on = config.events
+        self._result_life_s = -(-config.result_life // _SECOND)
+        self._plain = Outbox[str](lambda ids: delivery.settle(keys, group, ids), self._settled)
+        self._rich = Outbox[Settled](
+            lambda each: delivery.settle_with(keys, group, each), self._were_settled
+        )
+        self._parked = Outbox[Parked](
+            lambda each: delivery.retry(keys, group, [parked.row for parked in each]),
+            self._were_parked,
+        )
+        kept = config.letters_kept or 0
+        self._burials = Outbox[tuple[Burial, int]](
+            lambda each: delivery.bury(keys, group, [burial for burial, _ in each], kept),
+            self._were_buried,
+        )
+        self._released = Outbox[tuple[str, bytes, bytes]](
+            lambda each: delivery.release(keys, group, each), self._were_released
+        )
+        self._progress = Outbox[tuple[str, Any]](
+            lambda each: looking.note_progress(keys, dict(each)), lambda *_: None
+        )
+        self._events = Outbox[Sequence[Arg]](
+            lambda events: emit(keys, events, config.events_kept), lambda *_: None
+        )
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._health = Health("settling")
+
+    @property
+    def waiting(self) -> int:
+        """How many entries are not settled yet."""
+        return (
+            len(self._plain.items)
+            + len(self._rich.items)
+            + len(self._parked.items)
+            + len(self._burials.items)
+            + len(self._released.items)
+        )
+
+    def done(self, entry: Entry, value: Any) -> None:
+        """The job ended well."""
+        job_id = entry.job.id
+        result = None
+        if value is not None and self._desk.config.store_results:
+            result = _encode_result(value)
+        if result is None and place_of(job_id) is None:
+            self._plain.items.append(entry.id)
+        else:
+            self._rich.items.append(Settled(entry.id, job_id, result, self._result_life_s))
+        self._wake.set()
+
+    def cancelled(self, entry: Entry) -> None:
+        """The job was cancelled: it leaves no letter, but its batch counts it as dead."""
+        self._rich.items.append(Settled(entry.id, entry.job.id, dead=True))
+        self._wake.set()
+
+    def park(self, entry: Entry, attempt: int, wait_ms: int, event: Sequence[Arg] | None) -> None:
+        """The job runs again later, with the given attempt number."""
+        job = entry.job
+        member = encode_member(job.name.encode(), encode_job(job, attempt=attempt))
+        row = (entry.id, self._desk.clock() + wait_ms, member)
+        self._parked.items.append(Parked(row, event, job.name))
+        self._wake.set()
+
+    def bury(self, burial: Burial, attempt: int) -> None:
+        """The job is dead; `attempt` is what its event says."""
+        self._burials.items.append((burial, attempt))
+        self._wake.set()
+
+    def release(self, entry: Entry, attempt: int) -> None:
+        """Hand the entry back, for another consumer to run at once."""
+        job = entry.job
+        self._released.items.append((entry.id, encode_job(job, attempt=attempt), job.name.encode()))
+        self._wake.set()
+
+    def tell(self, fields: Sequence[Arg]) -> None:
+        """Write an event with the next flush."""
+        if not self._events_on:
+            return
+        if len(self._events.items) >= _EVENTS_HELD:
+            self._desk.metrics.counts["events_dropped"] += 1
+            return
+        self._events.items.append(fields)
+        self._wake.set()
+
+    def progress(self, job_id: str, value: Any) -> None:
+        self._progress.items.append((job_id, value))
+        self._wake.set()
+
+    def close(self) -> None:
+        """Let `run` end once everything is on the server."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Flush whenever there is something, until closed."""
+        while not self._closing:
+            await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(0)  # what is about to finish in this turn of the loop comes along
+            await self._flush()
+
+    async def _flush(self) -> None:
+        while work := self._gather():
+            try:
+                answers = await self._drive.attempt([op for op, _, _ in work])
+            except ChasquiError as error:
+                answers = [error] * len(work)
+            failure: ChasquiError | None = None
+            for (_, box, chunk), answer in zip(work, answers, strict=True):
+                if isinstance(answer, ChasquiError):
+                    failure = answer
+                    box.items = chunk + box.items
+                else:
+                    box.accept(chunk, answer)
+            if failure is not None:
+                await self._health.trouble(failure)
+            else:
+                self._health.fine()
+
+    def _gather(self) -> list[tuple[AnyOp[Any], Outbox[Any], list[Any]]]:
+        # Events last: they tell of what the others did.
+        boxes: tuple[Outbox[Any], ...] = (
+            self._plain, self._rich, self._parked, self._burials, self._released,
+            self._progress, self._events,
+        )  # fmt: skip
+        return [(box.make(chunk), box, chunk) for box in boxes for chunk in box.take()]
+
+    def _settled(self, ids: Sequence[str], flags: Sequence[bool]) -> None:
+        counts = self._desk.metrics.counts
+        won = sum(flags)
+        counts["settled"] += won
+        counts["settled_elsewhere"] += len(flags) - won
+        for entry_id in ids:
+            self._desk.settled(entry_id)
+
+    def _were_settled(self, settled: list[Settled], flags: list[bool]) -> None:
+        self._settled([each.entry_id for each in settled], flags)
+        self._desk.metrics.counts["batch_bits"] += sum(flags)
+
+    def _were_parked(self, parked: list[Parked], flags: list[bool]) -> None:
+        self._settled([each.row[0] for each in parked], flags)
+        for each, won in zip(parked, flags, strict=True):
+            if won and each.event is not None:
+                self._desk.metrics.retried[each.name] += 1
+                self.tell(each.event)
+
+    def _were_buried(self, burials: list[tuple[Burial, int]], flags: list[bool]) -> None:
+        self._settled([each.entry_id for each, _ in burials], flags)
+        for (each, attempt), won in zip(burials, flags, strict=True):
+            if won:
+                self._desk.metrics.buried[each.reason, each.name] += 1
+                now_ms = self._desk.clock()
+                extras = {"attempt": attempt, "reason": each.reason}
+                self.tell(event_fields("dlq", each.job_id, now_ms, each.name, **extras))
+
+    def _were_released(self, released: list[tuple[str, bytes, bytes]], flags: list[bool]) -> None:
+        self._settled([each[0] for each in released], flags)
+        self._desk.metrics.counts["released"] += sum(flags)
+
+
+def _encode_result(value: Any) -> bytes:
+    """The job is done whatever it returned: what cannot be kept is replaced by the reason."""
+    try:
+        return encode_payload(value)
+    except EncodeError as error:
+        return encode_payload({"chasqui_error": str(error)})

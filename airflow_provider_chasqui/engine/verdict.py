@@ -1,0 +1,151 @@
+"""What follows from how a run ended: done, run again, or dead; and what is told of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from datetime import timedelta
+from typing import Any
+
+from airflow_provider_chasqui.core.codec import encode_job
+from airflow_provider_chasqui.core.errors import DecodeError
+from airflow_provider_chasqui.core.event import event_fields
+from airflow_provider_chasqui.core.job import Entry, Rejected
+from airflow_provider_chasqui.core.op import Arg
+from airflow_provider_chasqui.core.ops.delivery import Burial
+from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
+from airflow_provider_chasqui.engine.desk import Desk, Run
+from airflow_provider_chasqui.engine.settler import Settler
+
+log = logging.getLogger("chasqui")
+
+_ERROR_LENGTH = 2000
+_MS = timedelta(milliseconds=1)
+
+
+class Verdict:
+    """Judges runs by the budget and hands the outcome to the settler.
+
+    A job's attempt counts every run that was started: failed ones are in the envelope, crashed
+    ones in the delivery count of its entry, and the reader adds the two.
+    """
+
+    def __init__(self, desk: Desk, settler: Settler):
+        self._desk = desk
+        self._settler = settler
+        self._retry = desk.config.retry
+
+    def begins(self, run: Run) -> None:
+        """A run starts."""
+        entry = run.entry
+        self._desk.started(run)
+        job = entry.job
+        fields: list[Arg] = ["e", "active", "id", job.id, "ts", self._desk.clock()]
+        if job.name:
+            fields += ("n", job.name)
+        fields += ("attempt", job.attempt + 1)
+        self._settler.tell(fields)
+
+    def returned(self, run: Run, value: Any) -> None:
+        """The handler returned."""
+        if isinstance(value, Snooze):
+            self._ended(run)
+            self._settler.park(run.entry, run.entry.job.attempt, max(0, value.delay // _MS), None)
+        elif isinstance(value, Retry):
+            self._failed(run, value.reason, value.reason, max(0, value.after // _MS))
+        else:
+            self._done(run, value)
+
+    def raised(self, run: Run, error: BaseException) -> None:
+        """The handler raised."""
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, Unrecoverable):
+            self._failed(run, str(error), text, None, "unrecoverable")
+        elif isinstance(error, DecodeError):
+            self._failed(run, error.message, str(error), None)
+        else:
+            self._failed(run, str(error), text, None)
+
+    def cancelled(self, run: Run) -> None:
+        """The job was cancelled while it ran or before it began."""
+        entry, job = run.entry, run.entry.job
+        self._ended(run)
+        self._settler.cancelled(entry)
+        now_ms, attempt = self._desk.clock(), job.attempt + 1
+        for name in ("failed", "dlq"):
+            extras = {"attempt": attempt, "reason": "cancelled"}
+            self._settler.tell(event_fields(name, job.id, now_ms, job.name, **extras))
+
+    def interrupted(self, run: Run) -> None:
+        """The run was cut off by the shutdown: hand it back; the run counts."""
+        self._ended(run)
+        self._settler.release(run.entry, run.entry.job.attempt + 1)
+
+    def unstarted(self, entry: Entry) -> None:
+        """The entry was read, but not begun before the shutdown."""
+        self._desk.finished(entry.id)
+        self._settler.release(entry, entry.job.attempt)
+
+    def rejected(self, entry: Rejected) -> None:
+        """The entry cannot become a job."""
+        burial = Burial(
+            entry.id, entry.raw, entry.name, entry.reason, entry.detail,
+            error=entry.detail, attempts=0, failed_at_ms=self._desk.clock(),
+        )  # fmt: skip
+        self._settler.bury(burial, entry.deliveries)
+
+    def exhausted(self, entry: Entry) -> None:
+        """The budget was used up by runs that crashed."""
+        error = "every run the job was allowed crashed its worker or was cut off"
+        self._bury(entry, "retries_exhausted", error, entry.job.attempt)
+
+    def _done(self, run: Run, value: Any) -> None:
+        seconds = self._ended(run)
+        job = run.entry.job
+        self._desk.metrics.ran(job.name, seconds, ok=True)
+        self._settler.done(run.entry, value)
+        fields: list[Arg] = ["e", "completed", "id", job.id, "ts", self._desk.clock()]
+        if job.name:
+            fields += ("n", job.name)
+        fields += ("attempt", job.attempt + 1, "duration_us", int(seconds * 1e6))
+        self._settler.tell(fields)
+
+    def _failed(
+        self, run: Run, reason: str, error: str, wait_ms: int | None, verdict: str = ""
+    ) -> None:
+        seconds = self._ended(run)
+        job = run.entry.job
+        self._desk.metrics.ran(job.name, seconds, ok=False)
+        self._settler.tell(
+            event_fields(
+                "failed", job.id, self._desk.clock(), job.name,
+                attempt=job.attempt + 1, reason=reason[:_ERROR_LENGTH],
+                duration_us=int(seconds * 1e6),
+            )
+        )  # fmt: skip
+        runs = job.attempt + 1
+        if verdict or runs >= self._retry.attempts(job.retry):
+            log.info("job %s (%s) is dead after %d runs: %s", job.id, job.name or "-", runs, error)
+            self._bury(run.entry, verdict or "retries_exhausted", error, runs)
+            return
+        if wait_ms is None:
+            wait_ms = self._retry.wait_ms(job.retry, runs, random.random())
+        event = event_fields(
+            "retry-scheduled", job.id, self._desk.clock(), job.name,
+            attempt=runs + 1, backoff_ms=wait_ms,
+        )  # fmt: skip
+        self._settler.park(run.entry, runs, wait_ms, event)
+
+    def _bury(self, entry: Entry, reason: str, error: str, runs: int) -> None:
+        job = entry.job
+        burial = Burial(
+            entry.id, encode_job(job), job.name, reason,
+            error=error[:_ERROR_LENGTH], attempts=runs, failed_at_ms=self._desk.clock(),
+            job_id=job.id,
+        )  # fmt: skip
+        self._settler.bury(burial, runs)
+
+    def _ended(self, run: Run) -> float:
+        self._desk.finished(run.entry.id)
+        return time.perf_counter() - run.started

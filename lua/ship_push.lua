@@ -1,0 +1,11 @@
+-- ship_push: put jobs on the queue at once, as often as they are sent (delivery=direct).
+-- KEYS  1 stream  2 delayed
+-- ARGV  1 delay (ms)  2 timed (0, 1)  3.. items
+-- returns how many jobs were put
+-- @include push
+-- @include member
+-- @include clock
+-- @include put
+local now, delay, timed = now_ms(), tonumber(ARGV[1]), ARGV[2] == '1'
+for i = 3, #ARGV do put(KEYS[1], KEYS[2], ARGV[i], timed, delay, now) end
+return #ARGV - 2
