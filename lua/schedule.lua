@@ -1,5 +1,4 @@
--- schedule: put jobs in the delayed set; one with an id of its caller is indexed, and only once:
--- while its dlid stands, or if it is unique, while its marker stands or it is still delayed.
+-- schedule: put jobs in the delayed set; one with an id of its caller only once, with its index.
 -- KEYS  1 delayed  2 once  3.. per job: dlid and didx if it has a marker life, unique if it has a unique life
 -- ARGV  1 life of once (ms)  2.. per job: run at (ms), member, marker life (s, 0: none), unique life (ms, 0: none)
 -- returns a string with one sign a job: 1 added, 0 its marker stood already
@@ -13,6 +12,7 @@ for i = 2, #ARGV, 4 do
   if unique_life ~= '0' then unique, key = KEYS[key], key + 1 end
   local taken
   if unique then
+    -- Its own life counts and not that of dlid; but a job that is still delayed is there.
     local waiting = redis.call('GET', didx)
     taken = redis.call('EXISTS', unique) == 1 or (waiting and redis.call('ZSCORE', KEYS[1], waiting))
   elseif dlid then

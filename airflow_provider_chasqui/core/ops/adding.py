@@ -14,7 +14,6 @@ from airflow_provider_chasqui.core.chunks import (
     WINDOW_CHUNKS,
     pieces,
 )
-
 from airflow_provider_chasqui.core.codec import encode_member
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull

@@ -113,13 +113,15 @@ def settle_with(keys: Keys, group: str, entries: Iterable[Settled]) -> Op[list[b
     args: list[Arg] = [group, BATCH_LIFE_MS]
     for entry in entries:
         place = place_of(entry.job_id)
-        bits = bit = kept = 0
+        bits = other = bit = kept = 0
         if place:
-            name = keys.batch_dead if entry.dead else keys.batch_done
-            bits, bit = number(name(place.batch, place.part)), place.index
+            done = number(keys.batch_done(place.batch, place.part))
+            dead = number(keys.batch_dead(place.batch, place.part))
+            bits, other = (dead, done) if entry.dead else (done, dead)
+            bit = place.index
         if entry.result is not None:
             kept = number(keys.result(entry.job_id))
-        args += (entry.entry_id, bits, bit, kept, entry.result or b"", entry.result_ttl_s)
+        args += (entry.entry_id, bits, other, bit, kept, entry.result or b"", entry.result_ttl_s)
     return script("settle", as_flags, names, args)
 
 

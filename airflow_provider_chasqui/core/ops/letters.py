@@ -186,7 +186,7 @@ def purge(keys: Keys, choose: Choose, limit: int | None, dry_run: bool) -> Flow[
         if dry_run or not chosen:
             return b"1" * len(chosen)
         ids = [each.id for each in chosen]
-        deleted = yield command("XDEL", keys.dlq, *ids, parse=as_int)
+        deleted: int = yield command("XDEL", keys.dlq, *ids, parse=as_int)
         return b"1" * deleted + b"0" * (len(chosen) - deleted)
 
     signs = yield from _sweep(keys, choose, limit, act)
