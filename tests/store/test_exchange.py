@@ -1,0 +1,210 @@
+"""What is sent again, how often and after what pause: without a socket and without a clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis import exceptions as redis
+
+from airflow_provider_chasqui.core.errors import (
+    LoginRefused,
+    NotConnected,
+    NotPermitted,
+    QueueFull,
+    StoreError,
+    WrongType,
+)
+from airflow_provider_chasqui.core.op import Choice, Op, as_int, as_is, command, script
+from airflow_provider_chasqui.core.ops.adding import ONCE_MS
+from airflow_provider_chasqui.store.exchange import Exchange
+from airflow_provider_chasqui.store.resp import pack
+from airflow_provider_chasqui.store.scripts import script as lua
+
+GET = command("GET", "k", parse=as_is)
+LEAD = script("lead", as_int, ["lock"], ["me", 5])
+LEAD_PACKED = pack(("EVALSHA", lua("lead", "native").sha, 1, "lock", "me", 5))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def exchange(*ops: Op[Any] | Choice[Any], retries: int = 8, clock: Clock | None = None) -> Exchange:
+    return Exchange(ops, "native", "here", retries, clock or Clock())
+
+
+def test_answers_come_in_the_order_of_the_operations() -> None:
+    asked = exchange(GET, command("XLEN", "s", parse=as_int))
+    data, owners = asked.request()
+    assert data == b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*2\r\n$4\r\nXLEN\r\n$1\r\ns\r\n"
+    assert asked.take([b"v", 7], owners) == 0.0
+    assert asked.finished
+    assert asked.results("q") == [b"v", 7]
+
+
+def test_the_dialect_chooses_the_command() -> None:
+    choice = Choice(command("A", parse=as_is), command("B", parse=as_is))
+    assert b"A" in Exchange([choice], "native", "here", 0).request()[0]
+    assert b"B" in Exchange([choice], "portable", "here", 0).request()[0]
+
+
+def test_an_unknown_script_is_loaded_once_and_only_the_open_calls_are_sent_again() -> None:
+    asked = exchange(GET, LEAD, LEAD)
+    data, owners = asked.request()
+    assert data.count(LEAD_PACKED) == 2
+    assert asked.take([b"v", redis.NoScriptError("x"), redis.NoScriptError("x")], owners) == 0.0
+    data, owners = asked.request()
+    assert pack(GET.args) not in data
+    assert data.count(b"LOAD") == 1
+    assert data.count(LEAD_PACKED) == 2
+    assert owners == [None, 1, 2]
+    asked.take([b"sha", 1, 0], owners)
+    assert asked.results("q") == [b"v", 1, 0]
+
+
+def test_a_script_that_may_not_be_loaded_is_not_permitted() -> None:
+    asked = exchange(LEAD)
+    asked.take([redis.NoScriptError("x")], asked.request()[1])
+    refusal = redis.NoPermissionError("User u has no permissions to run the 'script|load' command")
+    with pytest.raises(NotPermitted, match=r"script\|load.*security-acl"):
+        asked.take([refusal, redis.NoScriptError("x")], asked.request()[1])
+
+
+def test_moved_asks_for_the_topology_and_ask_does_not() -> None:
+    asked = exchange(GET)
+    assert asked.take([redis.MovedError("1 10.0.0.1:7")], asked.request()[1]) == 0.0
+    assert asked.moved
+    assert asked.ask_node is None
+    asked.moved = False
+    assert asked.take([redis.AskError("1 10.0.0.2:8")], asked.request()[1]) > 0
+    assert not asked.moved
+    assert asked.ask_node == ("10.0.0.2", 8)
+    data, owners = asked.request()
+    assert data.startswith(pack(["ASKING"]))
+    asked.take([b"OK", b"v"], owners)
+    assert asked.results("q") == [b"v"]
+
+
+def test_asking_again_goes_to_the_owner() -> None:
+    asked = exchange(GET)
+    asked.take([redis.AskError("1 10.0.0.2:8")], asked.request()[1])
+    asked.take([b"OK", redis.TryAgainError("x")], asked.request()[1])
+    assert asked.ask_node is None
+    assert asked.moved
+
+
+def test_a_refusal_behind_an_open_operation_is_asked_again() -> None:
+    asked = exchange(GET, GET, GET)
+    gap = redis.ResponseError("CHASQUIGAP 0")
+    asked.take([redis.TryAgainError("x"), gap, b"v"], asked.request()[1])
+    assert not asked.finished
+    _, owners = asked.request()
+    assert owners == [0, 1]
+    asked.take([b"a", b"b"], owners)
+    assert asked.results("q") == [b"a", b"b", b"v"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        redis.ReadOnlyError("You can't write against a read only replica."),
+        redis.TryAgainError("Multiple keys request during rehashing of slot"),
+        redis.ClusterDownError("The cluster is down"),
+        redis.MasterDownError("Link with MASTER is down"),
+        redis.ResponseError("BUSY Redis is busy running a script."),
+        redis.ResponseError("NOREPLICAS Not enough good replicas to write."),
+        redis.ResponseError("UNBLOCKED force unblock from blocking operation"),
+    ],
+)
+def test_what_passes_is_waited_for(reply: Exception) -> None:
+    asked = exchange(GET, retries=3)
+    waits = [asked.take([reply], asked.request()[1]) for _ in range(3)]
+    assert all(wait > 0 for wait in waits)
+    with pytest.raises(StoreError):
+        asked.take([reply], asked.request()[1])
+
+
+def test_pauses_double_up_to_a_second_and_are_jittered() -> None:
+    seen: list[list[float]] = [[] for _ in range(9)]
+    for _ in range(200):
+        asked = exchange(GET, retries=9)
+        for each in seen:
+            each.append(asked.broken(redis.ConnectionError("gone")))
+    for number, waits in enumerate(seen):
+        top = min(1.0, 0.02 * 2**number)
+        assert top / 2 <= min(waits) < max(waits) <= top
+        assert max(waits) - min(waits) > top / 4
+
+
+def test_it_gives_up_after_the_retries() -> None:
+    asked = exchange(GET, retries=2)
+    for _ in range(2):
+        asked.broken(redis.TimeoutError("slow"))
+    with pytest.raises(NotConnected, match="no connection to here: slow"):
+        asked.broken(redis.TimeoutError("slow"))
+
+
+def test_it_gives_up_while_the_server_still_remembers_the_first_send() -> None:
+    clock = Clock()
+    asked = exchange(GET, retries=1000, clock=clock)
+
+    def try_for_ever() -> None:
+        while True:
+            clock.now += asked.broken(redis.TimeoutError("slow")) + 10.0
+
+    with pytest.raises(NotConnected):
+        try_for_ever()
+    assert 60 <= clock.now <= ONCE_MS / 1000 - 10
+
+
+def test_a_long_agreed_silence_is_not_impatience() -> None:
+    clock = Clock()
+    asked = exchange(command("XREAD", parse=as_is, block_ms=90_000), clock=clock)
+    assert asked.timeout == 90
+    clock.now = 91
+    assert asked.broken(redis.ConnectionError("gone")) > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (redis.AuthenticationError("invalid username-password pair"), LoginRefused),
+        (redis.NoPermissionError("no permissions to run 'cluster|slots'"), NotPermitted),
+        (redis.ResponseError("ERR This instance has cluster support disabled"), StoreError),
+    ],
+)
+def test_some_failures_are_final_at_once(error: Exception, ours: type[Exception]) -> None:
+    with pytest.raises(ours):
+        exchange(GET).broken(error)
+
+
+@pytest.mark.parametrize(
+    ("reply", "ours"),
+    [
+        (redis.ResponseError("CHASQUIFULL 10"), QueueFull),
+        (redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), QueueFull),
+        (redis.ResponseError("WRONGTYPE Operation against a key"), WrongType),
+        (redis.ResponseError("ERR something else"), StoreError),
+    ],
+)
+def test_a_refusal_is_the_answer_of_its_operation_only(
+    reply: Exception, ours: type[Exception]
+) -> None:
+    asked = exchange(GET, GET)
+    asked.take([b"v", reply], asked.request()[1])
+    good, bad = asked.results("q")
+    assert good == b"v"
+    assert type(bad) is ours
+    assert bad.queue == "q"
+    assert bad.__cause__ is reply
+
+
+def test_absent_answers_for_a_missing_group() -> None:
+    op = command("XPENDING", "s", "g", parse=as_is, absent=lambda: "none")
+    asked = exchange(op)
+    asked.take([redis.ResponseError("NOGROUP No such key 's'")], asked.request()[1])
+    assert asked.results("q") == ["none"]
