@@ -6,13 +6,16 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
-_PACKAGED = Path(__file__).parents[1] / "lua"
+# Read as resources: on a Spark executor the package lives in a zip.
+_PACKAGED = files("airflow_provider_chasqui") / "lua"
 _CHECKOUT = Path(__file__).parents[2] / "lua"
 
-LUA = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
+LUA: Traversable = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT
 
 
 @dataclass(frozen=True, slots=True)

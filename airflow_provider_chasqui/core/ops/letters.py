@@ -179,6 +179,21 @@ def replay(
     return LetterReport(len(signs), moved, over, unreadable, gone, dry_run)
 
 
+def replay_ids(keys: Keys, ids: Sequence[str], budget: int) -> Flow[LetterReport]:
+    """Put these letters back on the stream, found by their id instead of by looking through all."""
+    pages = yield [
+        command("XRANGE", keys.dlq, each, each, "COUNT", 1, parse=_letters) for each in ids
+    ]
+    found = [each for page in pages for each in page]
+    readable = [each for each in found if each.job is not None]
+    signs = b""
+    for start in range(0, len(readable), _CHUNK):
+        signs += yield move_back(keys, readable[start : start + _CHUNK], budget)
+    gone = len(ids) - len(found) + signs.count(b"0")
+    moved, over = signs.count(b"1"), signs.count(b"x")
+    return LetterReport(len(ids), moved, over, len(found) - len(readable), gone)
+
+
 def purge(keys: Keys, choose: Choose, limit: int | None, dry_run: bool) -> Flow[LetterReport]:
     """Delete chosen letters for good; a purged job of a batch stays counted as dead."""
 

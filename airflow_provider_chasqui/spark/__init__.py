@@ -1,0 +1,25 @@
+"""The Spark data source "chasqui": `df.write.format("chasqui")`, `spark.read.format("chasqui")`.
+
+This package, core, store, queue.py and lua/ travel to the executors in one zip. What they need
+beside it is asked for here, where the answer can still be a sentence.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from airflow_provider_chasqui.core.errors import MissingSoftware
+
+NEEDED = ("croniter", "msgpack", "numpy", "pyarrow", "redis")
+
+
+def missing() -> list[str]:
+    """Return what is not installed here but must be."""
+    return [name for name in NEEDED if find_spec(name) is None]
+
+
+if lacking := missing():
+    raise MissingSoftware(
+        f"the Chasqui data source needs {', '.join(lacking)} in the Python of the Spark driver and "
+        f"of every executor; install it there: pip install {' '.join(lacking)}"
+    )

@@ -1,0 +1,100 @@
+"""The data source itself: what Spark asks first, and how a session learns of it."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.spark import connection
+from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions
+from airflow_provider_chasqui.store.target import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ChasquiDataSource(DataSource):
+    """Jobs to and from a queue.
+
+        register(spark)
+        df.write.format("chasqui").option("queue", "emails").option("shipId", "s1") \\
+            .mode("append").save()
+        spark.read.format("chasqui").option("queue", "emails").option("view", "dlq").load()
+    """
+
+    _given: Target | None = None
+
+    def __init__(self, options: MutableMapping[str, str]):
+        super().__init__(options)
+        self._target: Target | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "chasqui"
+
+    def schema(self) -> StructType:
+        from airflow_provider_chasqui.spark.views import schema_of
+
+        return schema_of(ReadOptions.of(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from airflow_provider_chasqui.spark.reader import ViewReader
+
+        return ViewReader(self._find(), ReadOptions.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from airflow_provider_chasqui.spark.stream_reader import ViewStreamReader
+
+        return ViewStreamReader(self._find(), ReadOptions.of(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from airflow_provider_chasqui.spark.replay import ReplayWriter
+        from airflow_provider_chasqui.spark.writer import ShipWriter
+
+        _append_only(overwrite)
+        options = WriteOptions.of(self.options)
+        if options.action == "replay":
+            return ReplayWriter(self._find(), options, schema)
+        return ShipWriter(self._find(), options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from airflow_provider_chasqui.spark.stream_writer import ShipStreamWriter
+
+        _append_only(overwrite)
+        options = WriteOptions.of(self.options, stream=True)
+        if options.action == "replay":
+            raise BadInput("letters are replayed by a batch write; in a stream use foreachBatch")
+        return ShipStreamWriter(self._find(), options, schema)
+
+    def _find(self) -> Target:
+        # Kept, because later steps of a stream run in processes that may lack the environment.
+        if self._target is None:
+            self._target = connection.find(self.options, self._given)
+        return self._target
+
+
+def _append_only(overwrite: bool) -> None:
+    if overwrite:
+        raise BadInput('a queue is only appended to: .mode("append"), or outputMode("append")')
+
+
+def register(spark: SparkSession, server: Target | str | None = None) -> None:
+    """Make the format "chasqui" known to a session, with the server that it is to use.
+
+    Without a server it is looked for where it is used: option url, CHASQUI_CONNECTION, --files.
+    """
+    source: Any = ChasquiDataSource
+    if server is not None:
+        # Made here, the class travels by value: the login is in no option and no conf.
+        source = type("ChasquiDataSource", (ChasquiDataSource,), {"_given": Target.of(server)})
+    spark.dataSource.register(source)
