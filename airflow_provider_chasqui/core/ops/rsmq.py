@@ -138,9 +138,11 @@ class Rsmq:
     def receive_message(self, qname: Any, vt: Any) -> Flow[RsmqMessage | None]:
         keys = self.keys(qname)
         hide_ms = yield from self._after_queue(keys, lambda: _wait_ms("vt", vt))
+        return (yield from _ask(keys, self.receive(keys, hide_ms)))
+
+    def receive(self, keys: RsmqKeys, hide_ms: int | str) -> Op[RsmqMessage | None]:
         args: list[Arg] = [hide_ms, self.unit_ms]
-        op = script("rsmq_receive", as_message, [keys.zset, keys.hash], args)
-        return (yield from _ask(keys, op))
+        return script("rsmq_receive", as_message, [keys.zset, keys.hash], args)
 
     def pop_message(self, qname: Any) -> Flow[RsmqMessage | None]:
         keys = self.keys(qname)
@@ -149,9 +151,10 @@ class Rsmq:
 
     def delete_message(self, qname: Any, message_id: Any) -> Flow[int]:
         keys = self.keys(qname)
-        args = [rsmq.check_id(message_id)]
-        op = script("rsmq_delete", as_int, [keys.zset, keys.hash], args)
-        return (yield from _ask(keys, op))
+        return (yield from _ask(keys, self.delete(keys, rsmq.check_id(message_id))))
+
+    def delete(self, keys: RsmqKeys, message_id: str) -> Op[int]:
+        return script("rsmq_delete", as_int, [keys.zset, keys.hash], [message_id])
 
     def change_message_visibility(self, qname: Any, message_id: Any, vt: Any) -> Flow[int]:
         keys = self.keys(qname)

@@ -1,0 +1,193 @@
+"""From RSMQ to Chasqui: exactly once on one server, at least once and recognised between two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.errors import QueueFull, RsmqQueueNotFound
+from airflow_provider_chasqui.core.ops import delivery
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.rsmq import bridge
+from airflow_provider_chasqui.rsmq.bridge import drain, same_server
+from airflow_provider_chasqui.rsmq.client import RsmqClient
+from airflow_provider_chasqui.store.target import from_url
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def rsmq(server: Any, namespace: str) -> Iterator[RsmqClient]:
+    with RsmqClient(server.url, namespace=namespace) as client:
+        client.create_queue("q")
+        yield client
+
+
+@pytest.fixture
+def queue(server: Any, queue_name: str) -> Iterator[Queue]:
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        yield queue
+
+
+def jobs(queue: Queue) -> list[Any]:
+    """Every job on the stream, as a worker would decode it."""
+    queue.drive.run(delivery.make_group(queue.keys, "test"))
+    raw = queue.drive.run(delivery.read(queue.keys, "test", "c", 10_000, 0, 0))
+    found = [delivery.delivery(each, 2**30) for each in raw]
+    assert all(isinstance(each, delivery.Entry) for each in found)
+    return [entry.job for entry in found]
+
+
+def test_messages_become_jobs_in_order(rsmq: RsmqClient, queue: Queue) -> None:
+    sent = [rsmq.send_message("q", f"m{i}") for i in range(250)]
+    rsmq.send_message("q", "later", delay=60)
+    assert drain("q", queue, rsmq) == bridge.Moved(moved=250)
+    found = jobs(queue)
+    assert [job.id for job in found] == sent
+    assert [job.payload for job in found] == [f"m{i}" for i in range(250)]
+    assert {job.name for job in found} == {"rsmq:q"}
+    assert {job.attempt for job in found} == {0}
+    assert abs(found[0].created_at_ms - int(sent[0][:10], 36) // 1000) <= 1
+    left = rsmq.get_queue_attributes("q")
+    assert (left.msgs, left.totalrecv) == (1, 250)
+    assert drain("q", queue, rsmq) == bridge.Moved()
+
+
+def test_the_caller_chooses_name_payload_and_number(rsmq: RsmqClient, queue: Queue) -> None:
+    for i in range(5):
+        rsmq.send_message("q", json.dumps({"n": i}))
+    for _ in range(2):
+        assert rsmq.receive_message("q", vt=0)
+    done = drain(
+        "q", queue, rsmq, name="mail", max_messages=3, carry_receive_count=True, convert=json.loads
+    )
+    assert done.moved == 3
+    found = jobs(queue)
+    assert {job.payload["n"] for job in found} <= set(range(5))
+    assert {job.name for job in found} == {"mail"}
+    assert sum(job.attempt for job in found) + sum(
+        message.rc for message in rsmq.peek_messages("q")
+    ) == 2  # fmt: skip
+
+
+def test_odd_messages_do_not_stop_the_line(
+    rsmq: RsmqClient, queue: Queue, server: Any, namespace: str
+) -> None:
+    with redis.Redis.from_url(server.url) as raw:
+        raw.zadd(f"{namespace}:q", {"0" * 32: 1})
+        binary = rsmq.send_message("q", "x")
+        raw.hset(f"{namespace}:q:Q", binary, b"\xff\xfe")
+    rsmq.send_message("q", "")
+    assert drain("q", queue, rsmq) == bridge.Moved(moved=2, dropped=1)
+    assert [job.payload for job in jobs(queue)] == [b"\xff\xfe", ""]
+
+
+def test_a_full_queue_refuses_and_nothing_is_lost(
+    rsmq: RsmqClient, server: Any, queue_name: str
+) -> None:
+    for i in range(5):
+        rsmq.send_message("q", str(i))
+    config = QueueConfig(max_len=3)
+    with Queue(queue_name, server.url, dialect=server.dialect, config=config) as small:
+        with pytest.raises(QueueFull):
+            drain("q", small, rsmq)
+        assert rsmq.get_queue_attributes("q").msgs == 5
+        assert drain("q", small, rsmq, max_messages=3).moved == 3
+
+
+def test_an_unknown_queue_is_said(rsmq: RsmqClient, queue: Queue) -> None:
+    with pytest.raises(RsmqQueueNotFound):
+        drain("nope", queue, rsmq)
+
+
+def test_what_counts_as_one_server() -> None:
+    one = from_url("redis://h:1/0")
+    assert same_server(one, from_url("redis://u:p@h:1/0"))
+    assert not same_server(one, from_url("redis://h:1/1"))
+    assert not same_server(one, from_url("redis+cluster://h:1"))
+
+
+_DRAIN = """
+import sys
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.rsmq.bridge import drain
+from airflow_provider_chasqui.rsmq.client import RsmqClient
+url, dialect, namespace, name = sys.argv[1:]
+with RsmqClient(url, namespace=namespace) as rsmq, Queue(name, url, dialect=dialect) as queue:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(drain("q", queue, rsmq).moved)
+"""
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(120)
+def test_bridges_and_a_node_consumer_race_and_nothing_is_lost_or_doubled(
+    server: Any, namespace: str, queue: Queue, rsmq: RsmqClient, npm_rsmq: Any
+) -> None:
+    """Four bridge processes and the real npm rsmq take from one queue at the same time."""
+    npm = npm_rsmq(server.url)
+    command = [sys.executable, "-c", _DRAIN, server.url, server.dialect, namespace, queue.name]
+    bridges = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        for _ in range(4)
+    ]
+    for process in bridges:
+        assert process.stdout.readline() == "ready\n"
+    sent = [rsmq.send_message("q", str(i)) for i in range(1000)]
+    npm.say("loop", qname="q")
+    first = npm.hear()
+    assert "popped" in first
+    moved = [int(process.communicate("go\n", timeout=60)[0]) for process in bridges]
+    npm.say("stop")
+    theirs = [first["popped"]["id"]]
+    while "popped" in (line := npm.hear()):
+        theirs.append(line["popped"]["id"])
+    ours = [job.id for job in jobs(queue)]
+    assert len(ours) == sum(moved) > 0
+    assert sorted(ours + theirs) == sorted(sent)
+    assert rsmq.get_queue_attributes("q").totalrecv == 1000
+
+
+def other_place(url: str) -> str:
+    """The same server under another name, which the bridge takes for another server."""
+    return url.replace("127.0.0.1", "localhost")
+
+
+def test_between_two_servers_a_crash_at_any_step_loses_and_doubles_nothing(
+    server: Any, namespace: str, queue_name: str, rsmq: RsmqClient, monkeypatch: Any
+) -> None:
+    sent = [rsmq.send_message("q", str(i)) for i in range(10)]
+    hide = timedelta(milliseconds=1)
+    with Queue(queue_name, other_place(server.url), dialect=server.dialect) as queue:
+
+        class Crash(Exception):
+            pass
+
+        def crash(*_: Any, **__: Any) -> Any:
+            raise Crash
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bridge.adding, "add_chunk", crash)  # received, not added
+            with pytest.raises(Crash):
+                drain("q", queue, rsmq, vt=hide)
+        assert queue.depth().waiting == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(type(rsmq.verbs), "delete", crash)  # added, not deleted
+            with pytest.raises(Crash):
+                drain("q", queue, rsmq, vt=hide)
+        assert queue.depth().waiting == 10
+        assert drain("q", queue, rsmq) == bridge.Moved(duplicates=10)
+        assert sorted(job.id for job in jobs(queue)) == sorted(sent)
+        assert rsmq.get_queue_attributes("q").msgs == 0
