@@ -1,0 +1,179 @@
+"""Repeats: their bodies on the wire, when they fire, and what a fire writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.ops import repeats
+from airflow_provider_chasqui.core.repeat import (
+    Missed,
+    Repeat,
+    decode_repeat,
+    due,
+    encode_repeat,
+)
+from airflow_provider_chasqui.core.schedule import Cron, Every, Schedule
+from airflow_provider_chasqui.queue import Queue
+from tests.raw import dump, entries
+from tests.wire.differences import CRON, REFUSED_REPEATS, WHOLE_SECONDS
+from tests.wire.golden import case, fields, value, vectors
+
+
+def schedule_of(pattern: dict[str, Any]) -> Schedule:
+    pattern = pattern.get("RepeatPattern", pattern)
+    if pattern["kind"] == "every":
+        return Every(pattern["interval_ms"])
+    return Cron(pattern["expression"], pattern.get("tz"))
+
+
+def missed_of(policy: dict[str, Any] | None) -> Missed:
+    policy = (policy or {}).get("MissedFiresPolicy", policy)
+    return Missed(**policy) if policy else Missed()
+
+
+def instant(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def put(queue: Queue, inputs: dict[str, Any]) -> str:
+    return queue.repeat(
+        value(inputs["data"]),
+        schedule_of(inputs["repeat"]),
+        name=inputs["name"],
+        limit=inputs.get("limit"),
+        start=instant(inputs.get("start_after_ms")),
+        end=instant(inputs.get("end_before_ms")),
+        missed=missed_of(inputs.get("missed_fires")),
+    )
+
+
+SHIM = [v for v in vectors("repeat_spec") if v["inputs"]["api"] == "Queue.upsert_repeatable_job"]
+
+
+@pytest.mark.parametrize("vector", SHIM, ids=case)
+def test_repeat(vector, server, client, queue_name):
+    # The clock that its answer shows, where it shows one.
+    now_ms = vector.get("upsert_window_ms", [1794787075166])[0]
+    with Queue(queue_name, server.url, dialect=server.dialect, clock=lambda: now_ms) as queue:
+        if "error" in vector or vector["case"] in REFUSED_REPEATS:
+            with pytest.raises(BadInput) as told:
+                put(queue, vector["inputs"])
+            assert told.value.code == "CMQ-004"
+            assert dump(client, queue.keys) == {}
+            return
+        assert put(queue, vector["inputs"]) == vector["resolved_key"]
+        written = dump(client, queue.keys)
+    [(member, score)] = written.pop("repeat")
+    assert member.hex() == vector["zset_member_hex"]
+    if "RepeatPattern" in vector["inputs"]["repeat"] and "Cron" in str(vector["spec_decoded"][2]):
+        assert vector["zset_score"] % 1000 != 0, WHOLE_SECONDS
+        assert score == vector["zset_score"] // 1000 * 1000
+    else:
+        low, high = (ms - now_ms for ms in vector["upsert_window_ms"])
+        assert vector["zset_score"] - high <= score <= vector["zset_score"] - low
+    assert written == {f"repeat:spec:{vector['resolved_key']}": dict(fields(vector["hash_fields"]))}
+
+
+READABLE = [v for v in vectors("repeat_spec") if "spec_hex" in v]
+
+
+@pytest.mark.parametrize("vector", READABLE, ids=case)
+def test_every_written_spec_is_read_and_written_again_unchanged(vector):
+    raw = bytes.fromhex(vector["spec_hex"])
+    repeat = decode_repeat(raw)
+    assert repeat.key == vector["resolved_key"]
+    assert encode_repeat(repeat) == raw
+    inputs = vector["inputs"]
+    assert repeat.name == inputs.get("name", inputs.get("job_name"))
+    if "payload_hex" in inputs:  # the native producer: the caller's bytes as they are
+        assert repeat.body == bytes.fromhex(inputs["payload_hex"])
+
+
+def cron_id(vector: dict[str, Any]) -> str:
+    return f"{vector['expression']}|{vector['tz']}|{vector['from_ms']}"
+
+
+def utc(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.mark.parametrize("vector", vectors("cron_next"), ids=cron_id)
+def test_cron(vector):
+    expression, tz, from_ms = vector["expression"], vector["tz"], vector["from_ms"]
+    if "error" in vector:
+        with pytest.raises(BadInput):
+            Cron(expression, tz).next_after(from_ms)
+        return
+    theirs = vector["next_fire_ms"]
+    ours = Cron(expression, tz).next_after(from_ms)
+    when = vector["from_utc"].partition("+")[0]
+    if (expression, tz, when) in CRON:
+        answer, why = CRON[expression, tz, when]
+        assert ours == utc(answer) != theirs, why
+        assert ours > from_ms
+        return
+    assert ours == theirs // 1000 * 1000, WHOLE_SECONDS
+    assert ours % 1000 == 0
+
+
+def test_every_listed_difference_is_in_the_vectors():
+    asked = {
+        (v["expression"], v["tz"], v["from_utc"].partition("+")[0])
+        for v in vectors("cron_next")
+        if "from_utc" in v
+    }
+    assert set(CRON) <= asked
+    assert set(REFUSED_REPEATS) <= {v["case"] for v in SHIM}
+
+
+@pytest.mark.parametrize("vector", vectors("scheduler_fires"), ids=case)
+def test_fires(vector, server, client, queue_name):
+    """What is due is planned as 1.3.0 planned it, and firing leaves what its script left."""
+    inputs, said = vector["inputs"], vector["script_args"]
+    schedule = Every(inputs["interval_ms"])
+    repeat = Repeat(
+        schedule.key(inputs["name"]),
+        inputs["name"],
+        schedule,
+        bytes.fromhex("81a16101"),
+        limit=inputs["limit"],
+        missed=missed_of(inputs["policy"]),
+    )
+    plan = due(repeat, inputs["score_ms"], said["now_ms"])
+    assert list(plan.fires_ms) == [fire["fire_at_ms"] for fire in vector["fires"]]
+    assert plan.next_ms == said["next_fire_ms"]
+
+    minted = [fire["envelope_decoded"]["id"] for fire in vector["fires"]]
+    written_at = {fire["envelope_decoded"]["created_at_ms"] for fire in vector["fires"]}
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        assert queue.keys.repeat.endswith(said["keys"][2].partition("}")[2])
+        client.zadd(queue.keys.repeat, {repeat.key: inputs["score_ms"]})
+        client.hset(queue.keys.repeat_spec(repeat.key), "spec", encode_repeat(repeat))
+        now_ms = written_at.pop() if len(written_at) == 1 else said["now_ms"]
+        op = repeats.fire(queue.keys, repeat, inputs["score_ms"], plan, minted, now_ms)
+        fired, removed = queue.drive.run(op)
+        # The same score once more: somebody had it already.
+        assert queue.drive.run(op) == (-1, False)
+        stream = [written for _, written in entries(client, queue.keys.stream)]
+        left = client.zrange(queue.keys.repeat, 0, -1, withscores=True)
+        body = client.hgetall(queue.keys.repeat_spec(repeat.key))
+    assert fired == len(vector["stream_after"])
+    assert removed is (not vector["repeat_zset_after"])
+    if not written_at:
+        assert stream == [fields(pairs) for pairs in vector["stream_after"]]
+    else:  # 1.3.0 looked at the clock once for each fire, so only the times differ
+        assert len(stream) == len(vector["stream_after"])
+    assert left == [(key.encode(), score) for key, score in vector["repeat_zset_after"]]
+    assert body == dict(fields(vector["hash_after"]))
+
+
+def test_an_interval_shorter_than_the_tick_fires():
+    """1.3.0 takes a fire that is 400 ms late on a 300 ms interval for missed, and skips it."""
+    repeat = Repeat("k", "", Every(300), b"\xc0")
+    plan = due(repeat, 10_000, 10_400)
+    assert plan.fires_ms == (10_000,)
+    assert plan.next_ms == 10_600
