@@ -1,4 +1,4 @@
-"""Rows as jobs, ready for the socket: a row of an Arrow batch becomes one RESP argument or three."""
+"""Rows as jobs, ready for the socket: a row becomes one RESP argument, or three."""
 
 from __future__ import annotations
 

@@ -42,20 +42,20 @@ class ChasquiDataSource(DataSource):
     def name(cls) -> str:
         return "chasqui"
 
-    def schema(self) -> StructType:
-        from airflow_provider_chasqui.spark.views import schema_of
+    def schema(self) -> str:
+        from airflow_provider_chasqui.spark.views import columns_of
 
-        return schema_of(ReadOptions.of(self.options))
+        return columns_of(ReadOptions.of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from airflow_provider_chasqui.spark.reader import ViewReader
 
-        return ViewReader(self._find(), ReadOptions.of(self.options))
+        return ViewReader(self._find(), ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from airflow_provider_chasqui.spark.stream_reader import ViewStreamReader
 
-        return ViewStreamReader(self._find(), ReadOptions.of(self.options))
+        return ViewStreamReader(self._find(), ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from airflow_provider_chasqui.spark.replay import ReplayWriter

@@ -19,6 +19,7 @@ from airflow_provider_chasqui.core.op import Packed
 from airflow_provider_chasqui.core.ops import ships
 from airflow_provider_chasqui.core.ops.ships import ShipOptions, ShipState, Stage
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.spark.arrow import arrow_schema
 from airflow_provider_chasqui.spark.connection import open_queue
 from airflow_provider_chasqui.spark.frame import Framer, Frames
 from airflow_provider_chasqui.spark.options import WriteOptions
@@ -200,9 +201,7 @@ class Sender:
 
 def check_schema(options: WriteOptions, schema: StructType) -> None:
     """Raise on the driver if a column is missing or cannot be written."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    Framer(options, schema.names).check(to_arrow_schema(schema))
+    Framer(options, schema.names).check(arrow_schema(schema))
 
 
 class ShipWriter(DataSourceArrowWriter):

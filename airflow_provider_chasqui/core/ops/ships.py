@@ -116,7 +116,7 @@ def begin(
     """Let this write win, unless another one has; says who publishes or that all is done."""
     rows, size = sum(each.rows for each in stages), sum(each.size for each in stages)
     parts = max((each.part for each in stages), default=-1) + 1
-    header = {
+    header: dict[str, Arg] = {
         "parts": 0 if options.own_ids else parts,
         "delay": options.delay_ms,
         "timed": int(options.timed),
