@@ -14,7 +14,7 @@ BATCH_PREFIX = "batch:"
 
 
 class Placed(Protocol):
-    """What a driver needs of keys: the hash tag that places them on a node, and a name for errors."""
+    """What a driver needs of keys: the hash tag that finds their node, and a name for errors."""
 
     @property
     def tag(self) -> str: ...
@@ -40,6 +40,8 @@ class Keys:
     | once:TOKEN | string | marker of one add call, so that a repeated send is harmless |
     | result:ID | string | what the handler returned |
     | progress:ID | string | the last thing a running handler said about its progress |
+    | watcher:G | string | what the message watcher of group G last saw |
+    | window:ENTRY | string | a window of messages too large for an Airflow event |
     | replays:ID | string | how often the job was replayed |
     | cancelled | zset | ids that workers shall drop, scored by the time of asking |
     | batch:B | hash | total, parts, created, source, sent:<part> |
@@ -49,6 +51,12 @@ class Keys:
     | ship:B:WRITE:PART.ATTEMPT | list | jobs that one task attempt has staged |
     | ship:B:ids | set | rows of batch B that were sent with delivery=dedup |
     | ship:B:report | hash | what a replay from Spark did |
+    | lease:held, lease:later | zset | exclusive leases by deadline, nacked ones by due time |
+    | lease:owners, lease:grants | hash | who holds an entry, how many deliveries it was granted |
+    | lease:blocked, lease:aside | zset, stream | entries set aside: exclusive, shared |
+    | lease:fence, lease:config | string | the last fence given out, what all have agreed on |
+    | lease:producers, lease:seen | hash, zset | a client's last sequence number, and when |
+    | lease:restore | stream | entries of a snapshot that is being restored |
     | promoter:lock, scheduler:lock | string | the leader's name |
     """
 
@@ -103,6 +111,12 @@ class Keys:
     def progress(self, job_id: str) -> str:
         return f"{self.tag}:progress:{job_id}"
 
+    def watcher(self, group: str) -> str:
+        return f"{self.tag}:watcher:{group}"
+
+    def window(self, window: str) -> str:
+        return f"{self.tag}:window:{window}"
+
     def replays(self, job_id: str) -> str:
         return f"{self.tag}:replays:{job_id}"
 
@@ -129,3 +143,6 @@ class Keys:
 
     def ship_report(self, batch: str) -> str:
         return f"{self.tag}:ship:{batch}:report"
+
+    def lease(self, part: str) -> str:
+        return f"{self.tag}:lease:{part}"

@@ -1,0 +1,1 @@
+"""Chasqui as a message queue of Airflow's common messaging."""

@@ -1,0 +1,21 @@
+"""`MessageQueueTrigger(scheme="chasqui", queue_name=...)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
+
+if TYPE_CHECKING:
+    from airflow.triggers.base import BaseEventTrigger
+
+
+class ChasquiMessageQueueProvider(BaseMessageQueueProvider):
+    """Lets common messaging watch a Chasqui queue."""
+
+    scheme = "chasqui"
+
+    def trigger_class(self) -> type[BaseEventTrigger]:
+        from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
+
+        return ChasquiMessageTrigger
