@@ -76,6 +76,8 @@ class Keys:
             raise BadInput("a queue needs a name: give a non-blank string")
         if "}" in self.queue or "{" in self.queue:
             raise BadInput("a queue name may not contain '{' or '}'", queue=self.queue)
+        if any("\ud800" <= char <= "\udfff" for char in self.queue):
+            raise BadInput("a queue name may not hold half a character (a lone surrogate)")
         tag = f"{{chasqui:{self.queue}}}"
         for name, suffix in {
             "tag": "",
