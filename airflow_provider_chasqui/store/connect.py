@@ -42,7 +42,7 @@ class Link:
         self.dialect: str | None = None
         self._pools: dict[Node, Any] = {}
         self._slots: SlotMap | None = None
-        self._retry = Retry(NoBackoff(), 0)
+        self._options = {"retry": Retry(NoBackoff(), 0)}
         self._connection = kind_of(target, redis, Whole)
 
     def pool(self, tag: str) -> Any:
@@ -57,7 +57,7 @@ class Link:
     def node_pool(self, node: Node) -> Any:
         """Return the pool of one node."""
         if node not in self._pools:
-            options = options_of(self.target) | address(self.target, node) | {"retry": self._retry}
+            options = options_of(self.target) | address(self.target, node) | self._options
             pool = redis.ConnectionPool(connection_class=self._connection, **options)
             self._pools.setdefault(node, pool)
         return self._pools[node]
@@ -77,11 +77,11 @@ class Link:
     def _sentinel_pool(self, master: str) -> Any:
         key = (master, 0)
         if key not in self._pools:
-            target, retry = self.target, {"retry": self._retry}
+            target, own = self.target, {"retry": self._options["retry"]}
             sentinel = redis.sentinel.Sentinel(
-                list(target.nodes), sentinel_kwargs=sentinel_options(target) | retry
+                list(target.nodes), sentinel_kwargs=sentinel_options(target) | own
             )
-            options = options_of(target) | tls_options(target) | retry | {"socket_keepalive": True}
+            options = options_of(target) | tls_options(target) | self._options
             pool = redis.sentinel.SentinelConnectionPool(
                 master, sentinel, connection_class=self._connection, **options
             )
@@ -109,8 +109,8 @@ class Link:
         pool = self.node_pool(node)
         connection = pool.get_connection()
         try:
-            connection.send_packed_command([_CLUSTER_SLOTS])
-            return connection.read_response()
+            connection.send(_CLUSTER_SLOTS)
+            return connection.read()
         except BaseException:
             connection.disconnect()
             raise
@@ -126,7 +126,7 @@ class AsyncLink:
         self.dialect: str | None = None
         self._pools: dict[Node, Any] = {}
         self._slots: SlotMap | None = None
-        self._retry = AsyncRetry(NoBackoff(), 0)
+        self._options = {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": None}
         self._connection = kind_of(target, redis.asyncio, AsyncWhole)
 
     async def pool(self, tag: str) -> Any:
@@ -141,7 +141,7 @@ class AsyncLink:
     def node_pool(self, node: Node) -> Any:
         """Return the pool of one node."""
         if node not in self._pools:
-            options = options_of(self.target) | address(self.target, node) | {"retry": self._retry}
+            options = options_of(self.target) | address(self.target, node) | self._options
             pool = redis.asyncio.ConnectionPool(connection_class=self._connection, **options)
             self._pools.setdefault(node, pool)
         return self._pools[node]
@@ -161,11 +161,11 @@ class AsyncLink:
     def _sentinel_pool(self, master: str) -> Any:
         key = (master, 0)
         if key not in self._pools:
-            target, retry = self.target, {"retry": self._retry}
+            target, own = self.target, {"retry": self._options["retry"]}
             sentinel = redis.asyncio.sentinel.Sentinel(
-                list(target.nodes), sentinel_kwargs=sentinel_options(target) | retry
+                list(target.nodes), sentinel_kwargs=sentinel_options(target) | own
             )
-            options = options_of(target) | tls_options(target) | retry | {"socket_keepalive": True}
+            options = options_of(target) | tls_options(target) | self._options
             pool = redis.asyncio.sentinel.SentinelConnectionPool(
                 master, sentinel, connection_class=self._connection, **options
             )
@@ -193,8 +193,8 @@ class AsyncLink:
         pool = self.node_pool(node)
         connection = await pool.get_connection()
         try:
-            await connection.send_packed_command([_CLUSTER_SLOTS])
-            return await connection.read_response()
+            await connection.send(_CLUSTER_SLOTS)
+            return await connection.read()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

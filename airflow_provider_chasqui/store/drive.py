@@ -99,11 +99,14 @@ class Driver:
 
     def _carry(self, exchange: Exchange) -> list[Any]:
         while not exchange.finished:
-            wait = self._round(exchange)
-            if exchange.moved:
-                self._link.forget_topology()
-                self._drop()
-                exchange.moved = False
+            try:
+                wait = self._round(exchange)
+            finally:
+                # Also when we give up: the next call must not meet the same node again.
+                if exchange.moved:
+                    self._link.forget_topology()
+                    self._drop()
+                    exchange.moved = False
             if wait:
                 time.sleep(wait)
         return exchange.results(self._queue)
@@ -118,11 +121,11 @@ class Driver:
 
     def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
         pool, connection = self._borrow(node)
-        read = connection.read_response
+        read = connection.read
         if silence:
             read = partial(connection.read_within, silence + _SLACK)
         try:
-            connection.send_packed_command([data])
+            connection.send(data)
             replies: list[Any] = []
             while len(replies) < count:
                 try:
@@ -225,11 +228,14 @@ class AsyncDriver:
 
     async def _carry(self, exchange: Exchange) -> list[Any]:
         while not exchange.finished:
-            wait = await self._round(exchange)
-            if exchange.moved:
-                await self._link.forget_topology()
-                await self._drop()
-                exchange.moved = False
+            try:
+                wait = await self._round(exchange)
+            finally:
+                # Also when we give up: the next call must not meet the same node again.
+                if exchange.moved:
+                    await self._link.forget_topology()
+                    await self._drop()
+                    exchange.moved = False
             if wait:
                 await asyncio.sleep(wait)
         return exchange.results(self._queue)
@@ -244,11 +250,11 @@ class AsyncDriver:
 
     async def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
         pool, connection = await self._borrow(node)
-        read = connection.read_response
+        read = connection.read
         if silence:
             read = partial(connection.read_within, silence + _SLACK)
         try:
-            await connection.send_packed_command([data])
+            await connection.send(data)
             replies: list[Any] = []
             while len(replies) < count:
                 try:

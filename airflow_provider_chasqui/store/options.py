@@ -53,8 +53,11 @@ def options_of(target: Target) -> dict[str, Any]:
         "socket_connect_timeout": target.connect_timeout,
         "client_name": target.client_name,
         "protocol": 2,
+        "socket_keepalive": True,
         "max_connections": _NO_LIMIT,
     }
+    if target.unix_path:
+        del options["socket_keepalive"]
     if target.credential_provider:
         options["username"] = options["password"] = None
         options["credential_provider"] = _Credentials(target.credential_provider)
@@ -91,12 +94,20 @@ class Whole:
     answer to a question that somebody else asked.
     """
 
+    patience: float
+
     def connect(self) -> None:
         try:
             super().connect()  # type: ignore[misc]
         except BaseException:
             self.disconnect()  # type: ignore[attr-defined]
             raise
+
+    def send(self, data: bytes) -> None:
+        self.send_packed_command([data])  # type: ignore[attr-defined]
+
+    def read(self) -> Any:
+        return self.read_response()  # type: ignore[attr-defined]
 
     def read_within(self, seconds: float) -> Any:
         """Read a reply that may take longer than the usual timeout."""
@@ -112,18 +123,44 @@ class Whole:
 
 
 class AsyncWhole:
-    """The same, awaited."""
+    """The same, awaited; and with timeouts of our own.
+
+    Those of redis-py answer None where a blocking read ran out of time, which leaves the late reply
+    to the next caller; and they use asyncio.wait_for, which before Python 3.12 can lose a cancel.
+    """
+
+    patience: float
 
     async def connect(self) -> None:
+        mine: Any = self
+        if mine.is_connected:
+            return
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
         try:
-            await super().connect()  # type: ignore[misc]
+            async with asyncio.timeout(self.patience + mine.socket_connect_timeout):
+                await super().connect()  # type: ignore[misc]
+            if task and task.cancelling() > cancels:
+                raise asyncio.CancelledError
         except BaseException:
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await mine.disconnect(nowait=True)
             raise
+
+    async def send(self, data: bytes) -> None:
+        mine: Any = self
+        if not mine.is_connected:
+            await self.connect()
+        mine._writer.write(data)
+        async with asyncio.timeout(self.patience):
+            await mine._writer.drain()
+
+    async def read(self) -> Any:
+        return await self.read_within(self.patience)
 
     async def read_within(self, seconds: float) -> Any:
         """Read a reply that may take longer than the usual timeout."""
-        return await self.read_response(timeout=seconds)  # type: ignore[attr-defined]
+        async with asyncio.timeout(seconds):
+            return await self.read_response()  # type: ignore[attr-defined]
 
 
 def kind_of(target: Target, home: Any, whole: type[Any]) -> type[Any]:
@@ -135,10 +172,11 @@ def kind_of(target: Target, home: Any, whole: type[Any]) -> type[Any]:
         base = home.UnixDomainSocketConnection
     else:
         base = home.SSLConnection if target.tls else home.Connection
-    return cast("type[Any]", type(base.__name__, (whole, base), {}))
+    return cast("type[Any]", type(base.__name__, (whole, base), {"patience": target.timeout}))
 
 
 def address(target: Target, node: Node) -> dict[str, Any]:
+    """Return where one node is."""
     if target.unix_path:
         return {"path": target.unix_path}
-    return {"host": node[0], "port": node[1], "socket_keepalive": True} | tls_options(target)
+    return {"host": node[0], "port": node[1]} | tls_options(target)

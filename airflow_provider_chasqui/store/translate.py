@@ -46,7 +46,10 @@ _WORDS: dict[type[Exception], str] = {
 }
 
 # The connection is gone or never came to be.
-BROKEN = (redis.ConnectionError, redis.TimeoutError, redis.RedisClusterException, OSError)
+BROKEN = (
+    *(redis.ConnectionError, redis.TimeoutError, redis.InvalidResponse),
+    *(redis.RedisClusterException, OSError),
+)
 
 
 def is_passing(error: Exception) -> bool:
@@ -85,6 +88,13 @@ def translate(error: Exception, where: str) -> ChasquiError:
         return NotPermitted(
             f"{where} does not let this user do that: {text}; grant the rights that "
             "docs/security-acl.md lists"
+        )
+    if isinstance(error, redis.BusyLoadingError):
+        return NotConnected(f"{where} is still loading its data; try again when it is done")
+    if isinstance(error, redis.TimeoutError | TimeoutError):
+        return NotConnected(
+            f"{where} did not answer in time; check that host, port and TLS are right and that it "
+            "is not overloaded, or raise the timeout"
         )
     if isinstance(error, BROKEN):
         return NotConnected(

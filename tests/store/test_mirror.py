@@ -17,8 +17,8 @@ SAME = [
     (r"redis\.asyncio\b", "redis"),
     (r"\basyncio\.sleep\b", "time.sleep"),
     (r"\baclose\b", "close"),
+    (r", 'socket_timeout': None", ""),  # see AsyncWhole
     (r"disconnect\(nowait=True\)", "disconnect()"),
-    (r"one event loop\. *'", "threads'"),
 ]
 
 
