@@ -1,0 +1,27 @@
+"""lead: one at a time."""
+
+from __future__ import annotations
+
+
+def lead(bench, holder, life=5):
+    return bench.call("lead", [bench.keys.promoter_lock], holder, life)
+
+
+def test_the_first_leads_and_keeps_it(bench):
+    assert lead(bench, "a") == 1
+    assert lead(bench, "b") == 0
+    assert bench.all() == {"promoter:lock": b"a"}
+    assert lead(bench, "a", 50) == 1
+    assert bench.client.ttl(bench.keys.promoter_lock) in (50, 49)
+
+
+def test_another_does_not_prolong_it(bench):
+    lead(bench, "a", 5)
+    lead(bench, "b", 500)
+    assert bench.client.ttl(bench.keys.promoter_lock) <= 5
+
+
+def test_who_comes_after_the_end_leads(bench):
+    lead(bench, "a")
+    bench.client.delete(bench.keys.promoter_lock)
+    assert lead(bench, "b") == 1
