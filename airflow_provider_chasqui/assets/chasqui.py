@@ -1,0 +1,69 @@
+"""Assets of queues: `chasqui://host:port/queue`, and what OpenLineage is told about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
+
+from airflow.sdk import Asset
+
+from airflow_provider_chasqui.core.errors import ChasquiError
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+SCHEME = "chasqui"
+_PORT = 6379
+
+
+def create_asset(
+    *,
+    queue_name: str,
+    host: str = "localhost",
+    port: int = _PORT,
+    extra: dict[str, Any] | None = None,
+) -> Asset:
+    """Return the asset of a queue: `create_asset(queue_name="emails", host="redis")`."""
+    return Asset(uri=f"{SCHEME}://{host}:{port}/{quote(queue_name, safe='')}", extra=extra or {})
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Return the URI in its one form, or raise: it has a host, a port and one queue, no secrets."""
+    if not uri.hostname:
+        raise ValueError(f"the URI of a queue names its server: {SCHEME}://host:port/queue")
+    if uri.username or uri.password:
+        raise ValueError("the URI of a queue holds no login; that is for the connection")
+    path = uri.path.strip("/")
+    if not path or "/" in path:
+        raise ValueError(f"the URI of a queue names one queue: {SCHEME}://host:port/queue")
+    host = f"[{uri.hostname}]" if ":" in uri.hostname else uri.hostname
+    return uri._replace(
+        netloc=f"{host}:{uri.port or _PORT}", path=f"/{path}", query="", fragment=""
+    )
+
+
+def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
+    """Return the OpenLineage dataset of a queue's asset."""
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+    parts = sanitize_uri(urlsplit(asset.uri))
+    return Dataset(namespace=f"{SCHEME}://{parts.netloc}", name=unquote(parts.path.lstrip("/")))
+
+
+def lineage_of_queue(chasqui_conn_id: str, queue_name: str | None, *, output: bool) -> Any:
+    """Return what a task reads from or writes to, or None where OpenLineage is not installed."""
+    try:
+        from airflow.providers.common.compat.openlineage.facet import Dataset
+        from airflow.providers.openlineage.extractors import OperatorLineage
+    except ImportError:
+        return None
+    from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+
+    try:
+        settings = ChasquiHook(chasqui_conn_id).settings
+    except ChasquiError:
+        return OperatorLineage()
+    host, port = settings.target.nodes[0]
+    name = queue_name or settings.queue_name or ""
+    dataset = Dataset(namespace=f"{SCHEME}://{host}:{port}", name=name)
+    return OperatorLineage(outputs=[dataset]) if output else OperatorLineage(inputs=[dataset])

@@ -1,0 +1,1 @@
+"""Hooks: the doorway from Airflow to a queue."""

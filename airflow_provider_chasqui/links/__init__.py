@@ -1,0 +1,1 @@
+"""Links on a task instance's page."""

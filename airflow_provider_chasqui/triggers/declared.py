@@ -1,0 +1,25 @@
+"""Triggers whose fields are declared once: constructor, attributes and what is stored agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DeclaredTrigger(BaseTrigger):
+    """Base of our triggers. Fields hold JSON values only, so that a rebuilt trigger is the same."""
+
+    def __post_init__(self) -> None:
+        BaseTrigger.__init__(self)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        kind = type(self)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return f"{kind.__module__}.{kind.__qualname__}", values
+
+
+def fire(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)

@@ -1,0 +1,40 @@
+"""ChasquiJobTrigger: wait for one job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
+from airflow_provider_chasqui.triggers.declared import DeclaredTrigger, fire
+from airflow_provider_chasqui.triggers.waits import Source, guarded, wait_job
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ChasquiJobTrigger(DeclaredTrigger):
+    """Fires once, when the job is done, dead, or proven to be unknown.
+
+    `since` is a place in the events stream from before the job was added.
+    """
+
+    queue_name: str
+    job_id: str
+    since: str = "0-0"
+    cancel_on_kill: bool = False
+    chasqui_conn_id: str = DEFAULT_CONN_ID
+
+    @property
+    def source(self) -> Source:
+        return Source(self.chasqui_conn_id, self.queue_name)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        event = await guarded(wait_job(self.source, self.job_id, self.since))
+        yield fire(event)
+
+    async def on_kill(self) -> None:
+        """Cancel the job: a person ended the task that waits for it."""
+        if self.cancel_on_kill:
+            async with await self.source.open() as queue:
+                await queue.cancel(self.job_id)

@@ -1,0 +1,147 @@
+"""Airflow in this process, a connection to the server under test, and real workers in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig
+from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from tests.conftest import Server
+
+HERE = Path(__file__).parent
+Work = Callable[..., AbstractContextManager[None]]
+
+
+def connection_json(url: str, dialect: str, **extra: Any) -> str:
+    """A connection of type chasqui, as an environment variable holds it."""
+    host, _, port = url.removeprefix("redis://").removesuffix("/0").rpartition(":")
+    fields = {"conn_type": "chasqui", "host": host, "port": int(port), "schema": "0"}
+    return json.dumps(fields | {"extra": {"dialect": dialect, **extra}})
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, server: Server, **extra: Any) -> None:
+    value = connection_json(server.url, server.dialect, **extra)
+    monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", value)
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch, server: Server) -> Server:
+    """The connection `chasqui_default` leads to the server under test."""
+    connect(monkeypatch, server)
+    return server
+
+
+@pytest.fixture
+def queue(connected: Server, queue_name: str) -> Iterator[Queue]:
+    with Queue(queue_name, connected.url, dialect=connected.dialect) as queue:
+        yield queue
+
+
+@contextmanager
+def working(
+    server: Server, queue_name: str, handler: Callable[..., Any], **config: Any
+) -> Iterator[None]:
+    """A real worker, in a thread and an event loop of its own."""
+    from airflow_provider_chasqui.engine.consumer import Consumer
+
+    started = threading.Event()
+    parts: dict[str, Any] = {}
+    options = {"promoter": PromoterConfig(poll_ms=20), "scheduler": None, "block_ms": 200} | config
+
+    async def run() -> None:
+        async with AsyncQueue(queue_name, server.url, dialect=server.dialect) as queue:
+            consumer = Consumer(queue, handler, ConsumerConfig(**options))
+            parts.update(consumer=consumer, loop=asyncio.get_running_loop())
+            started.set()
+            await consumer.run()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield
+    finally:
+        parts["loop"].call_soon_threadsafe(parts["consumer"].stop)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def airflow_db() -> None:
+    """Airflow's database, made once in this test process."""
+    from airflow.utils.db import initdb
+
+    initdb()
+
+
+class Dags:
+    """Runs DAGs of one folder with Airflow's own machinery, triggers in line."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def get(self, dag_id: str) -> Any:
+        from airflow.dag_processing.dagbag import DagBag
+
+        bag = DagBag(dag_folder=self.folder)
+        assert not bag.import_errors, bag.import_errors
+        return bag.dags[dag_id]
+
+    def run(self, dag_id: str, logical_date: Any = None, **conf: Any) -> Run:
+        """Run a DAG; the same logical date again clears and runs it again, as a clear does."""
+        dag = self.get(dag_id)
+        when = {} if logical_date is None else {"logical_date": logical_date}
+        return Run(dag.test(run_conf=conf, **when))
+
+
+class Run:
+    """A DAG run that has ended."""
+
+    def __init__(self, dag_run: Any):
+        self.dag_run = dag_run
+        self.state = str(dag_run.state.value)
+
+    def states(self) -> dict[str, str]:
+        return {ti.task_id: str(ti.state) for ti in self.dag_run.get_task_instances()}
+
+    def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+        from airflow.models.xcom import XComModel
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            query = XComModel.get_many(
+                key=key, run_id=self.dag_run.run_id, dag_ids=self.dag_run.dag_id,
+                task_ids=task_id, map_indexes=map_index,
+            )  # fmt: skip
+            found = session.scalars(query).first() if hasattr(query, "compile") else query.first()
+            return None if found is None else XComModel.deserialize_value(found)
+
+
+@pytest.fixture
+def dags(
+    airflow_db: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[[Path], Dags]]:
+    """Give it a folder of DAGs to run."""
+
+    def use(folder: Path) -> Dags:
+        bundle = {
+            "name": folder.name,
+            "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+            "kwargs": {"path": str(folder)},
+        }
+        name = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
+        monkeypatch.setenv(name, json.dumps([bundle]))
+        return Dags(folder)
+
+    level = logging.getLogger().level
+    yield use
+    logging.getLogger().setLevel(level)
