@@ -1,9 +1,286 @@
-"""Leases as values."""
+"""Leases as values: how a queue is leased, what a lease is, and what a token says."""
 
 from __future__ import annotations
 
-from airflow_provider_chasqui.core.errors import LeaseError
+import json
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
+
+from airflow_provider_chasqui.core.errors import (
+    BadInput,
+    BadLeaseConfig,
+    ChasquiError,
+    LeaseError,
+    NotConnected,
+    PayloadTooLarge,
+    QueueExists,
+    QueueFull,
+    QuotaExceeded,
+    SequenceConflict,
+    TailMoved,
+    UnknownQueue,
+)
+from airflow_provider_chasqui.core.job import Job
+from airflow_provider_chasqui.core.policy import to_ms
+
+Mode = Literal["shared", "exclusive"]
+Poison = Literal["skip", "block", "block_and_dlq"]
+
+SHARED_GROUP, EXCLUSIVE_GROUP = "default", "lease"
+_SEQ_BITS = 20
 
 
-def refusal(text: str) -> LeaseError:
-    return LeaseError(text)
+@dataclass(frozen=True, slots=True)
+class LeaseConfig:
+    """How a queue is leased.
+
+    `shared` works beside ordinary workers of the same group; `reclaim_after` is what they are told
+    about idle entries (ChasquiMQ's claim_min_idle_ms), so no lease can stand longer than that
+    without a heartbeat. `exclusive` has the stream for itself and keeps deadlines of its own; it
+    can be `ordered`, and knows all three answers to poison: `skip` writes a letter, `block` sets
+    the entry aside, `block_and_dlq` does both.
+
+    `max_in_flight` limits the leases that stand, `max_pinned` all entries that were delivered and
+    are not settled: those keep the stream's memory.
+    """
+
+    mode: Mode = "shared"
+    group: str = ""
+    visibility_timeout: timedelta = timedelta(seconds=30)
+    reclaim_after: timedelta = timedelta(seconds=30)
+    max_deliveries: int = 25
+    poison: Poison = "skip"
+    ordered: bool = False
+    max_in_flight: int | None = None
+    max_pinned: int | None = None
+    events: bool = True
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("shared", "exclusive"):
+            raise BadLeaseConfig(f"mode is 'shared' or 'exclusive', not {self.mode!r}")
+        if self.poison not in ("skip", "block", "block_and_dlq"):
+            raise BadLeaseConfig(
+                f"poison is 'skip', 'block' or 'block_and_dlq', not {self.poison!r}"
+            )
+        if not self.group:
+            chosen = SHARED_GROUP if self.mode == "shared" else EXCLUSIVE_GROUP
+            object.__setattr__(self, "group", chosen)
+        if self.exclusive and self.group == SHARED_GROUP:
+            raise BadLeaseConfig(
+                f"exclusive mode needs a group of its own; {SHARED_GROUP!r} is the workers'"
+            )
+        self._check_numbers()
+        self._check_mode()
+
+    def _check_numbers(self) -> None:
+        for name in ("visibility_timeout", "reclaim_after"):
+            if (to_ms(getattr(self, name)) or 0) < 1:
+                raise BadLeaseConfig(f"{name} must be at least one millisecond")
+        for name in ("max_deliveries", "max_in_flight", "max_pinned"):
+            value = getattr(self, name)
+            optional = name != "max_deliveries"
+            if not (optional and value is None) and (type(value) is not int or value < 1):
+                raise BadLeaseConfig(f"{name} is a whole number from 1 on, not {value!r}")
+
+    def _check_mode(self) -> None:
+        if self.ordered and not self.exclusive:
+            raise BadLeaseConfig("ordered needs mode='exclusive': workers do not keep the order")
+        if self.ordered and self.poison == "skip":
+            raise BadLeaseConfig(
+                "an ordered queue cannot skip poison: choose poison='block' or 'block_and_dlq'"
+            )
+        if not self.exclusive and self.poison != "skip":
+            raise BadLeaseConfig("poison='block' needs mode='exclusive'; a worker would take it")
+        if not self.exclusive:
+            self.check_time(self.visibility_timeout)
+
+    def check_time(self, span: timedelta) -> int:
+        """Return the time of a lease in ms, or raise where it cannot stand that long."""
+        life_ms = to_ms(span) or 0
+        if life_ms < 1:
+            raise BadLeaseConfig("a lease lasts at least one millisecond")
+        if not self.exclusive and span > self.reclaim_after:
+            raise BadLeaseConfig(
+                f"a shared lease cannot stand for {span}: workers take idle entries over after "
+                f"{self.reclaim_after}; lease for less and keep it with heartbeat()"
+            )
+        return life_ms
+
+    @property
+    def exclusive(self) -> bool:
+        return self.mode == "exclusive"
+
+    @property
+    def reclaim_ms(self) -> int:
+        return to_ms(self.reclaim_after) or 1
+
+    def agreed(self) -> str:
+        """What all who lease an exclusive queue must agree on, as text."""
+        return json.dumps(
+            {
+                "group": self.group,
+                "max_deliveries": self.max_deliveries,
+                "ordered": self.ordered,
+                "poison": self.poison,
+            },
+            separators=(",", ":"),
+            sort_keys=True,
+        )
+
+
+class Held(NamedTuple):
+    """What a token says: enough to settle a lease from any process."""
+
+    queue: str
+    id: str
+    consumer: str
+    nth: int
+    fence: int
+    job_id: str
+    name: str
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A job that is ours until `deadline_ms`, if not extended.
+
+    `deliveries` counts how often the job was handed out, this time included. `fence` grows with
+    every lease of an exclusive queue, so what guards a resource can refuse the smaller one; it is 0
+    in shared mode. `token` settles the lease from any process.
+    """
+
+    id: str
+    job: Job
+    deliveries: int
+    deadline_ms: int
+    fence: int
+    held: Held = field(repr=False)
+
+    @property
+    def payload(self) -> Any:
+        return self.job.payload
+
+    @property
+    def consumer(self) -> str:
+        return self.held.consumer
+
+    @property
+    def token(self) -> str:
+        return json.dumps(self.held, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def version(self) -> int:
+        """The entry id as one number, for those who are used to log versions."""
+        return version_of(self.id)
+
+
+def held(lease: Lease | str, queue: str) -> Held:
+    """Return what a lease or a token says, or raise BadInput where it is none of this queue."""
+    if isinstance(lease, Lease):
+        found = lease.held
+    else:
+        try:
+            found = Held(*json.loads(lease))
+        except (TypeError, ValueError):
+            raise BadInput("this is not the token of a lease", queue=queue) from None
+    if found.queue != queue:
+        raise BadInput(f"this lease is of the queue {found.queue!r}", queue=queue)
+    return found
+
+
+def token_of(one: Held) -> str:
+    return json.dumps(one, separators=(",", ":"), ensure_ascii=False)
+
+
+def version_of(entry_id: str) -> int:
+    """Return an entry id as one whole number below 2^64, in the same order."""
+    ms, _, seq = entry_id.partition("-")
+    if int(seq or 0) >= 1 << _SEQ_BITS:
+        raise BadInput(f"the entry id {entry_id} does not fit in a version")
+    return int(ms) << _SEQ_BITS | int(seq or 0)
+
+
+def entry_id_of(version: int) -> str:
+    """Return the entry id of a version."""
+    return f"{version >> _SEQ_BITS}-{version & (1 << _SEQ_BITS) - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An entry that is set aside. Its id is what `unblock` and `skip` take."""
+
+    id: str
+    job: Job | None
+    deliveries: int
+    source_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStats:
+    """What a queue holds. `available` were delivered and are free again, `waiting` never were.
+
+    `delivered` counts entries that were ever handed out; None where the server has lost count.
+    """
+
+    tail: str
+    first: str | None
+    length: int
+    added: int
+    delivered: int | None
+    waiting: int
+    in_flight: int
+    available: int
+    nacked: int
+    blocked: int
+    pinned: int
+    delayed: int
+    dead: int
+
+
+def refusal(text: str) -> ChasquiError:
+    """Return the error for a script's refusal."""
+    word, _, rest = text.partition(" ")
+    match word:
+        case "exists":
+            return QueueExists(
+                f"the queue is leased with another configuration: {rest}; use that one, or delete "
+                "the queue"
+            )
+        case "stock":
+            return BadLeaseConfig(
+                f"exclusive mode cannot start: the consumer group {rest!r} reads this stream too; "
+                "stop its workers and destroy the group, or use mode='shared'"
+            )
+        case "tail":
+            return TailMoved(f"the tail is {rest}, not where the caller saw it; read and try again")
+        case "sequence":
+            return SequenceConflict(f"the client's last sequence number is {rest}; go on above it")
+        case "quota":
+            return QuotaExceeded(f"the organisation may have {rest} queues, and has them")
+        case "unknown":
+            return UnknownQueue("there is no such queue")
+        case "there":
+            return QueueExists("the queue is there already; restore into one that is not")
+        case "large":
+            return BadInput(f"the queue has {rest} entries; raise limit=, or use Redis' own dump")
+    return LeaseError(f"the queue changed while it was restored ({text}); restore again")
+
+
+_CODES: tuple[tuple[type[ChasquiError], int], ...] = (
+    (PayloadTooLarge, 11),
+    (QueueFull, 12),
+    (NotConnected, 9),
+    (BadInput, 3),
+)
+
+
+def celeriant_code(error: ChasquiError) -> int:
+    """Return the Celeriant Queue error code that comes nearest to an error of ours."""
+    if error.code.startswith("CMQ-4"):
+        return int(error.code[4:]) - 400
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return 99

@@ -1,0 +1,16 @@
+"""Leases: pull a job, hold it for a while, settle it from any process; ordered if wanted."""
+
+from airflow_provider_chasqui.core.lease import Lease, LeaseConfig, LeaseStats, celeriant_code
+from airflow_provider_chasqui.lease.heartbeat import AsyncHeartbeat, Heartbeat
+from airflow_provider_chasqui.lease.queue import AsyncLeaseQueue, LeaseQueue
+
+__all__ = [
+    "AsyncHeartbeat",
+    "AsyncLeaseQueue",
+    "Heartbeat",
+    "Lease",
+    "LeaseConfig",
+    "LeaseQueue",
+    "LeaseStats",
+    "celeriant_code",
+]

@@ -1,0 +1,536 @@
+"""Shared mode: leases beside ordinary workers, on every server."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.codec import encode_envelope
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.errors import (
+    BadInput,
+    BadLeaseConfig,
+    LeaseLost,
+    PayloadTooLarge,
+    QueueFull,
+    QuotaExceeded,
+    SequenceConflict,
+    TailMoved,
+    TooManyInFlight,
+    TooManyPinned,
+    UnknownQueue,
+)
+from airflow_provider_chasqui.core.job import NewJob
+from airflow_provider_chasqui.core.lease import entry_id_of, version_of
+from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.ops import delivery
+from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.lease import (
+    AsyncLeaseQueue,
+    LeaseConfig,
+    LeaseQueue,
+    celeriant_code,
+)
+from airflow_provider_chasqui.queue import Queue
+from tests.lease.conftest import LONG, MS, until
+
+Leasing = Callable[..., LeaseQueue]
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_job_is_leased_and_acked(queue: Queue, leasing: Leasing) -> None:
+    added = queue.add({"to": "ada"}, name="mail")
+    leases = leasing()
+    (lease,) = leases.lease("me")
+    assert (lease.payload, lease.job.name, lease.deliveries) == ({"to": "ada"}, "mail", 1)
+    assert lease.job.id == added.id
+    assert entry_id_of(lease.version) == lease.id
+    assert leases.lease("other") == []
+    assert leases.stats().in_flight == 1
+    leases.ack(lease)
+    assert queue.depth().running == queue.depth().waiting == 0
+    assert queue.find(added.id).state == "done"
+    with pytest.raises(LeaseLost) as raised:
+        leases.ack(lease)
+    assert raised.value.tokens == (lease.token,)
+    assert celeriant_code(raised.value) == 4
+
+
+def test_no_side_keys_are_left(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(20)])
+    leases = leasing(reclaim_after=50 * MS, visibility_timeout=20 * MS)
+    for _ in range(5):
+        for lease in leases.lease("me", 3):
+            leases.nack(lease)
+    leases.extend(*(got := leases.lease("me", 5, wait=LONG)))
+    leases.ack(*got)
+    keys = queue.drive.run(command("KEYS", f"{queue.keys.tag}*", parse=as_is))
+    ours = {key.decode().removeprefix(queue.keys.tag) for key in keys}
+    assert {key for key in ours if not key.startswith(":once:")} <= {":stream", ":events"}
+
+
+def test_a_lease_that_runs_out_goes_to_the_next(queue: Queue, leasing: Leasing) -> None:
+    queue.add(1)
+    leases = leasing(reclaim_after=LONG)
+    (first,) = leases.lease("one", visibility_timeout=80 * MS)
+    began = time.monotonic()
+    (second,) = leases.lease("two", wait=LONG)
+    assert 0.07 < time.monotonic() - began < 5
+    assert (second.id, second.deliveries) == (first.id, 2)
+    for verb in (leases.ack, leases.extend, leases.nack, leases.bury, leases.block):
+        with pytest.raises(LeaseLost):
+            verb(first)
+    leases.ack(second)
+
+
+def test_the_same_consumer_name_does_not_revive_an_old_lease(
+    queue: Queue, leasing: Leasing
+) -> None:
+    queue.add(1)
+    leases = leasing(reclaim_after=LONG)
+    (old,) = leases.lease("me", visibility_timeout=1 * MS)
+    (new,) = leases.lease("me", wait=LONG)
+    with pytest.raises(LeaseLost):
+        leases.ack(old)
+    leases.ack(new)
+
+
+def test_a_late_ack_that_nobody_took_over_still_counts(queue: Queue, leasing: Leasing) -> None:
+    queue.add(1)
+    leases = leasing(reclaim_after=LONG)
+    (lease,) = leases.lease("me", visibility_timeout=1 * MS)
+    until(lambda: leases.stats().available == 1)
+    leases.ack(lease)
+    assert leases.stats().pinned == 0
+
+
+def test_extend_and_heartbeat_keep_a_lease(queue: Queue, leasing: Leasing) -> None:
+    queue.add(1)
+    leases = leasing(reclaim_after=400 * MS, visibility_timeout=200 * MS)
+    (lease,) = leases.lease("me")
+    with leases.heartbeat(lease) as beat:
+        assert leases.lease("thief", wait=timedelta(seconds=1)) == []
+        beat.check()
+    (again,) = leases.extend(lease)
+    assert again.deadline_ms > lease.deadline_ms
+    assert again.deliveries == 1
+    (stolen,) = leases.lease("thief", wait=LONG)
+    assert stolen.deliveries == 2
+
+
+def test_a_heartbeat_notices_the_loss(queue: Queue, leasing: Leasing) -> None:
+    queue.add(1)
+    leases = leasing(reclaim_after=LONG)
+    (lease,) = leases.lease("me", visibility_timeout=1 * MS)
+    assert leases.lease("thief", wait=LONG)
+    with leases.heartbeat(lease, visibility_timeout=30 * MS) as beat:
+        until(lambda: beat.lost)
+        with pytest.raises(LeaseLost):
+            beat.check()
+
+
+def test_nack_hands_back_at_once_or_later(queue: Queue, leasing: Leasing) -> None:
+    queue.add(1)
+    leases = leasing(reclaim_after=LONG)
+    (lease,) = leases.lease("me")
+    leases.nack(lease)
+    (again,) = leases.lease("me")
+    assert (again.id, again.deliveries) == (lease.id, 2)
+    leases.nack(again, delay=300 * MS)
+    assert leases.lease("me") == []
+    assert leases.stats().nacked == 1
+    began = time.monotonic()
+    (third,) = leases.lease("me", wait=LONG)
+    assert 0.2 < time.monotonic() - began < 5
+    assert (third.id, third.deliveries) == (lease.id, 3)
+
+
+def test_a_long_delay_becomes_a_retry(queue: Queue, leasing: Leasing) -> None:
+    added = queue.add(1, name="n")
+    leases = leasing(reclaim_after=100 * MS, visibility_timeout=100 * MS)
+    (lease,) = leases.lease("me")
+    leases.nack(lease.token, delay=timedelta(hours=1))
+    assert queue.find(added.id).state == "delayed"
+    assert queue.reschedule(added.id, delay=200 * MS)
+    (again,) = leases.lease("me", wait=LONG)
+    assert again.id != lease.id
+    assert (again.job.id, again.job.name, again.deliveries) == (added.id, "n", 2)
+    leases.nack(again, as_retry=True)
+    (third,) = leases.lease("me", wait=LONG)
+    assert third.deliveries == 3
+
+
+def test_waiting_wakes_for_new_due_and_delayed_jobs(
+    queue: Queue, leasing: Leasing, server: Any, queue_name: str
+) -> None:
+    leases = leasing()
+
+    def later(seconds: float, act: Callable[[], Any]) -> None:
+        threading.Timer(seconds, act).start()
+
+    def timed() -> tuple[float, list[Any]]:
+        began = time.monotonic()
+        got = leases.lease("me", wait=LONG)
+        return time.monotonic() - began, got
+
+    later(0.2, lambda: queue.add("new"))
+    took, (lease,) = timed()
+    assert 0.15 < took < 1.5
+    assert lease.payload == "new"
+    leases.ack(lease)
+    queue.add("due", delay=300 * MS)
+    took, (lease,) = timed()
+    assert 0.2 < took < 1.5
+    assert lease.payload == "due"
+    later(0.2, lambda: leases.nack(lease))
+    took, (again,) = timed()
+    assert 0.15 < took < 1.5
+    assert again.id == lease.id
+    assert leases.lease("me", wait=100 * MS) == []
+
+
+def test_hopeless_jobs_become_letters(queue: Queue, leasing: Leasing) -> None:
+    """Worn out by its policy, by ours, unreadable, or given up by hand."""
+    queue.add("own", retry=RetryPolicy(max_attempts=1))
+    queue.add("ours")
+    add = ("XADD", queue.keys.stream, "*")
+    queue.drive.run(command(*add, "d", b"\xc1", parse=as_is))
+    queue.drive.run(command(*add, "x", "y", parse=as_is))
+    leases = leasing(max_deliveries=2)
+    first = leases.lease("me", 10)
+    assert [lease.payload for lease in first] == ["own", "ours"]
+    leases.nack(*first)
+    (second,) = leases.lease("me", 10)
+    assert (second.payload, second.deliveries) == ("ours", 2)
+    leases.bury(second.token, error="no such address")
+    assert leases.lease("me", 10) == []
+    reasons = {letter.reason: letter for letter in queue.letters()}
+    assert set(reasons) == {"retries_exhausted", "decode_failed", "malformed", "unrecoverable"}
+    assert reasons["retries_exhausted"].attempts == 1
+    assert reasons["unrecoverable"].error == "no such address"
+    assert reasons["unrecoverable"].source_id == second.id
+
+
+def test_deliveries_and_attempts_are_one_budget(queue: Queue, leasing: Leasing) -> None:
+    """A job that a worker has tried twice comes with its third delivery."""
+    raw = encode_envelope("job", b"\x01", 1, 2)
+    queue.drive.run(command("XADD", queue.keys.stream, "*", "d", raw, parse=as_is))
+    leases = leasing(max_deliveries=4)
+    (lease,) = leases.lease("me")
+    assert lease.deliveries == 3
+    leases.nack(lease)
+    (lease,) = leases.lease("me")
+    assert lease.deliveries == 4
+    leases.nack(lease)
+    assert leases.lease("me") == []
+    assert queue.letters()[0].attempts == 4
+
+
+def test_limits_refuse_and_settling_makes_room(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(10)])
+    leases = leasing(max_in_flight=3, max_pinned=5, reclaim_after=LONG)
+    got = leases.lease("me", 10)
+    assert len(got) == 3
+    with pytest.raises(TooManyInFlight) as raised:
+        leases.lease("me")
+    assert celeriant_code(raised.value) == 6
+    leases.nack(*got[:2], delay=timedelta(seconds=20))
+    more = leases.lease("me", 10)
+    assert len(more) == 2
+    leases.ack(got[2])
+    leases.nack(more[0], delay=timedelta(seconds=20))
+    assert len(leases.lease("me", 10)) == 1
+    leases.nack(more[1], delay=timedelta(seconds=20))
+    with pytest.raises(TooManyPinned) as raised:
+        leases.lease("me", 10)
+    assert celeriant_code(raised.value) == 5
+
+
+def test_pinned_entries_can_still_be_taken_over(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(4)])
+    leases = leasing(max_pinned=2)
+    got = leases.lease("me", 10)
+    assert len(got) == 2
+    leases.nack(*got)
+    assert {lease.id for lease in leases.lease("me", 10)} == {lease.id for lease in got}
+
+
+def test_produce_numbers_and_tails(leasing: Leasing) -> None:
+    leases = leasing()
+    first = leases.produce(["a", "b"], client_id="c", client_seq=1)
+    assert all(first)
+    assert leases.produce(["b", "c"], client_id="c", client_seq=2)[0] is None
+    assert leases.stats().length == 3
+    with pytest.raises(SequenceConflict) as raised:
+        leases.produce(["d"], client_id="c", client_seq=3, strict_seq=True)
+    assert celeriant_code(raised.value) == 8
+    near = 2**64 - 3
+    assert leases.produce(["x"], client_id="c", client_seq=near) != [None]
+    assert leases.produce(["x"], client_id="c", client_seq=near) == [None]
+    assert leases.produce(["x"], client_id="c", client_seq=near + 1) != [None]
+    tail = leases.stats().tail
+    (added,) = leases.produce([NewJob("y", name="n", id="my-id")], expected_last=tail)
+    with pytest.raises(TailMoved, match=str(added)) as raised_tail:
+        leases.produce(["z"], expected_last=tail)
+    assert celeriant_code(raised_tail.value) == 7
+    got = leases.lease("me", 100)
+    assert [lease.payload for lease in got] == ["a", "b", "c", "x", "x", "y"]
+    assert got[-1].job.id == "my-id"
+
+
+def test_produce_on_a_queue_that_is_not_there(leasing: Leasing) -> None:
+    leases = leasing()
+    with pytest.raises(UnknownQueue) as raised:
+        leases.stats()
+    assert celeriant_code(raised.value) == 1
+    with pytest.raises(TailMoved):
+        leases.produce(["x"], expected_last="1-1")
+    assert leases.produce(["x"], expected_last="0-0") != [None]
+
+
+def test_a_produce_whose_answer_was_lost_may_be_sent_again(leasing: Leasing) -> None:
+    leases = leasing()
+    for arguments in (("c", 1, None, False), (None, None, None, False)):
+        op = next(leases._plan.produce(["x", "y"], *arguments))
+        assert leases.drive.run(op) == leases.drive.run(op)
+    assert leases.stats().length == 4
+
+
+def test_produce_keeps_the_limits(server: Any, queue_name: str) -> None:
+    limits = QueueConfig(max_len=2, max_payload_bytes=100)
+    with LeaseQueue(queue_name, server.url, dialect=server.dialect, limits=limits) as leases:
+        with pytest.raises(PayloadTooLarge) as raised:
+            leases.produce(["x" * 200])
+        assert celeriant_code(raised.value) == 11
+        with pytest.raises(QueueFull):
+            leases.produce([1, 2, 3])
+        assert len(leases.produce([1, 2])) == 2
+
+
+def test_block_moves_aside_and_unblock_brings_back(queue: Queue, leasing: Leasing) -> None:
+    queue.add("bad", id="bad")
+    queue.add("worse", id="worse")
+    leases = leasing()
+    leases.block(*leases.lease("me", 2))
+    assert leases.lease("me") == []
+    assert leases.stats().blocked == 2
+    first, second = leases.blocked()
+    assert (first.job.id, first.deliveries) == ("bad", 1)
+    assert leases.unblock(first.id)
+    assert not leases.unblock(first.id)
+    assert leases.skip(second.id)
+    assert not leases.skip(second.id)
+    assert [letter.job_id for letter in queue.letters()] == ["worse"]
+    assert [lease.payload for lease in leases.lease("me")] == ["bad"]
+
+
+def test_trim_never_goes_past_live_work(queue: Queue, leasing: Leasing) -> None:
+    batch = queue.add_batch(range(6), batch_id="b")
+    leases = leasing()
+    got = leases.lease("me", 3)
+    leases.ack(got[0])
+    tail = leases.stats().tail
+    assert leases.trim(tail) == 0, "entry 1 is leased and stands before all waiting ones"
+    leases.ack(got[1], got[2])
+    assert leases.trim(tail) == 2
+    assert leases.trim(datetime.now(UTC) + timedelta(days=1)) == 1
+    progress = queue.batch(batch.id)
+    assert (progress.done, progress.dead, progress.finished) == (3, 3, True)
+    with pytest.raises(BadInput):
+        leases.trim("soon")
+
+
+def test_acks_and_letters_count_for_their_batch(queue: Queue, leasing: Leasing) -> None:
+    queue.add_batch(range(3), batch_id="b")
+    leases = leasing()
+    one, two, three = leases.lease("me", 3)
+    leases.ack(one.token, two.token)
+    leases.bury(three.token)
+    progress = queue.wait_batch("b", timeout=timedelta(seconds=1))
+    assert (progress.done, progress.dead) == (2, 1)
+
+
+def test_one_lost_lease_does_not_hold_up_the_others(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(3)])
+    leases = leasing()
+    got = leases.lease("me", 3)
+    leases.ack(got[1])
+    with pytest.raises(LeaseLost, match="1 of 3") as raised:
+        leases.ack(*got)
+    assert raised.value.tokens == (got[1].token,)
+    assert leases.stats().pinned == 0
+
+
+def test_stats_tell_what_is_where(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(6)])
+    queue.add("later", delay=timedelta(hours=1))
+    leases = leasing()
+    got = leases.lease("me", 4)
+    leases.ack(got[0])
+    leases.nack(got[1])
+    leases.nack(got[2], delay=timedelta(seconds=20))
+    stats = leases.stats()
+    assert (stats.added, stats.delivered, stats.length) == (6, 4, 5)
+    assert (stats.waiting, stats.in_flight, stats.available, stats.nacked) == (2, 1, 1, 1)
+    assert (stats.pinned, stats.delayed, stats.dead, stats.blocked) == (3, 1, 0, 0)
+    assert stats.first == got[1].id
+
+
+def test_a_snapshot_comes_back_as_it_was(
+    queue: Queue, leasing: Leasing, server: Any, queue_name: str
+) -> None:
+    queue.add_many([{"payload": i, "name": "n"} for i in range(6)])
+    queue.add("later", delay=timedelta(hours=1))
+    leases = leasing()
+    leases.produce(["p"], client_id="c", client_seq=9)
+    held, done, back = leases.lease("me", 3)
+    leases.ack(done)
+    leases.nack(back)
+    image = leases.snapshot()
+    with LeaseQueue(f"{queue_name}-copy", server.url, dialect=server.dialect) as copy:
+        assert copy.restore(image) == 6
+        assert copy.stats() == leases.stats()
+        with pytest.raises(BadInput, match="there already"):
+            copy.restore(image)
+        assert copy.produce(["p"], client_id="c", client_seq=9) == [None]
+        token = json.loads(held.token)
+        token[0] = copy.name
+        copy.ack(json.dumps(token))
+        rest = copy.lease("me", 10)
+        assert [lease.payload for lease in rest] == [2, 3, 4, 5, "p"]
+        assert [lease.deliveries for lease in rest] == [2, 1, 1, 1, 1]
+        assert rest[0].id == back.id
+
+
+def test_quotas_count_queues_of_an_organisation(server: Any, queue_name: str) -> None:
+    def open_one(number: int) -> LeaseQueue:
+        return LeaseQueue(f"{queue_name}-{number}", server.url, dialect=server.dialect)
+
+    org = queue_name
+    with open_one(1) as one, open_one(2) as two, open_one(3) as three:
+        one.create(org=org, max_queues=2)
+        one.create(org=org, max_queues=2)
+        two.create(org=org, max_queues=2)
+        with pytest.raises(QuotaExceeded) as raised:
+            three.create(org=org, max_queues=2)
+        assert celeriant_code(raised.value) == 12
+        assert two.delete(org=org)
+        three.create(org=org, max_queues=2)
+        three.delete(org=org)
+        one.delete(org=org)
+
+
+def test_settings_that_cannot_be_are_refused(leasing: Leasing, queue: Queue) -> None:
+    for settings in (
+        {"mode": "private"},
+        {"poison": "drop"},
+        {"ordered": True, "poison": "block"},
+        {"poison": "block"},
+        {"mode": "exclusive", "ordered": True},
+        {"mode": "exclusive", "group": "default"},
+        {"visibility_timeout": timedelta(minutes=1)},
+        {"visibility_timeout": timedelta(0)},
+        {"max_in_flight": 0},
+        {"max_deliveries": True},
+    ):
+        with pytest.raises(BadLeaseConfig) as raised:
+            LeaseConfig(**settings)
+        assert celeriant_code(raised.value) == 3
+    leases = leasing()
+    queue.add(1)
+    for bad in ("", "[]", '["q"]', "[1,2,3,4,5,6,7,8]"):
+        with pytest.raises(BadInput):
+            leases.ack(bad)
+    for call in (
+        lambda: leases.lease("me", 0),
+        lambda: leases.lease(""),
+        lambda: leases.lease("me", visibility_timeout=timedelta(hours=1)),
+        lambda: leases.produce([1], client_id="x"),
+        lambda: leases.produce([NewJob(1, delay=LONG)]),
+    ):
+        with pytest.raises(BadInput):
+            call()
+
+
+def test_versions_keep_the_order_of_entries() -> None:
+    ids = ["1-0", "1-1", "2-0", "1700000000000-5", "1700000000001-0"]
+    versions = [version_of(each) for each in ids]
+    assert versions == sorted(versions)
+    assert [entry_id_of(each) for each in versions] == ids
+    assert max(versions) < 2**64
+
+
+async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) -> None:
+    async with AsyncLeaseQueue(queue_name, server.url, dialect=server.dialect) as leases:
+        await leases.create()
+        await leases.produce(["a", "b"])
+        one, two = await leases.lease("me", 2)
+        async with leases.heartbeat(one, two, visibility_timeout=60 * MS) as beat:
+            assert await leases.lease("thief", wait=300 * MS) == []
+            beat.check()
+        await leases.ack(one)
+        await leases.nack(two)
+        (again,) = await leases.lease("me", wait=LONG)
+        await leases.bury(again)
+        assert (await leases.stats()).dead == 1
+        assert await leases.delete(letters=True)
+
+
+def test_both_colours_have_the_same_verbs() -> None:
+    def verbs(kind: type) -> dict[str, list[str]]:
+        return {
+            name: list(inspect.signature(member).parameters)
+            for name, member in vars(kind).items()
+            if callable(member) and not name.startswith("_")
+        }
+
+    assert verbs(LeaseQueue) == verbs(AsyncLeaseQueue)
+
+
+_ACK = """
+import sys
+from airflow_provider_chasqui.lease import LeaseQueue
+url, dialect, name, token = sys.argv[1:]
+with LeaseQueue(name, url, dialect=dialect) as queue:
+    queue.ack(token)
+"""
+
+
+@pytest.mark.system
+def test_one_process_leases_and_another_acks(server: Any, queue: Queue, leasing: Leasing) -> None:
+    queue.add(1, id='id with "quotes" ☂')
+    leases = leasing()
+    (lease,) = leases.lease("me")
+    command_line = [sys.executable, "-c", _ACK, server.url, server.dialect, queue.name]
+    ran = subprocess.run([*command_line, lease.token], cwd=ROOT, timeout=60, check=False)
+    assert ran.returncode == 0
+    assert leases.stats().pinned == 0
+
+
+def test_a_worker_takes_what_a_lease_gave_back(queue: Queue, leasing: Leasing) -> None:
+    """An ordinary reader of the group sees a nacked entry at once, a leased one only when idle."""
+    queue.add(1)
+    leases = leasing(reclaim_after=LONG)
+    (lease,) = leases.lease("me")
+    idle = leases.config.reclaim_ms
+
+    def read() -> list[Any]:
+        entries = queue.drive.run(delivery.read(queue.keys, "default", "worker", 10, 0, idle))
+        return entries or queue.drive.run(delivery.claim(queue.keys, "default", "worker", idle, 10))
+
+    assert read() == []
+    leases.nack(lease)
+    (entry,) = read()
+    assert delivery.delivery(entry, 2**20).deliveries == 1
+    with pytest.raises(LeaseLost):
+        leases.ack(lease)
