@@ -150,6 +150,18 @@ class MissingSoftware(ChasquiError, ImportError):
     code = "CMQ-321"
 
 
+class UnknownConnection(ChasquiError, LookupError):
+    """The Chasqui page may not use this Airflow connection."""
+
+    code = "CMQ-330"
+
+
+class SlowServer(NotConnected):
+    """The server did not answer in the time that the Chasqui page gives it."""
+
+    code = "CMQ-331"
+
+
 class LeaseError(ChasquiError):
     """A lease verb cannot do what it was asked; CMQ-4nn is Celeriant Queue's code nn."""
 

@@ -1,0 +1,1 @@
+"""The Chasqui page inside the Airflow UI."""

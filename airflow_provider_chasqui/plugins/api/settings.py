@@ -1,0 +1,41 @@
+"""What the `[chasqui]` section of the Airflow configuration says about the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow.configuration import conf
+
+SECTION = "chasqui"
+MASKED = "password, passwd, secret, token, api_key, apikey, access_key, private_key, authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of the page.
+
+    `connections` are the only ones it may use; empty means every connection of type chasqui that
+    Airflow lists. `queues` are shown even where looking for queues does not find them.
+    """
+
+    connections: tuple[str, ...]
+    queues: tuple[str, ...]
+    mask_fields: frozenset[str]
+    hide_payloads: bool
+    discover: bool
+
+
+def read_settings() -> Settings:
+    """Return the settings as they are now."""
+    return Settings(
+        connections=_names("connections"),
+        queues=_names("queues"),
+        mask_fields=frozenset(name.lower() for name in _names("mask_fields", MASKED)),
+        hide_payloads=conf.getboolean(SECTION, "hide_payloads", fallback=False),
+        discover=conf.getboolean(SECTION, "discover_queues", fallback=True),
+    )
+
+
+def _names(option: str, default: str = "") -> tuple[str, ...]:
+    text = conf.get(SECTION, option, fallback=default) or ""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
