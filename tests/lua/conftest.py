@@ -17,14 +17,18 @@ GROUP = "default"
 class Bench:
     """The server, the keys of one queue, and the scripts in the server's dialect."""
 
-    def __init__(self, client: Any, keys: Keys, dialect: str):
+    def __init__(self, client: Any, confined: Any, keys: Keys, dialect: str):
         self.client = client
+        self.confined = confined
         self.keys = keys
         self.dialect = dialect
 
     def call(self, name: str, keys: Sequence[str], *args: Any) -> Any:
+        """Run a script as a user who may touch the keys of this call and no others."""
+        allowed = [f"~{key}" for key in keys]
+        self.client.execute_command("ACL", "SETUSER", self.keys.queue, "resetkeys", *allowed)
         source = script(name, self.dialect).source
-        return self.client.eval(source, len(keys), *keys, *args)
+        return self.confined.eval(source, len(keys), *keys, *args)
 
     def all(self) -> dict[str, Any]:
         return dump(self.client, self.keys)
@@ -54,4 +58,11 @@ class Bench:
 @pytest.fixture
 def bench(server: Any, queue_name: str) -> Iterator[Bench]:
     with plain_client(server.url) as client:
-        yield Bench(client, Keys(queue_name), server.dialect)
+        rules = ("reset", "on", ">secret", "+@all")
+        client.execute_command("ACL", "SETUSER", queue_name, *rules)
+        login = server.url.replace("redis://", f"redis://{queue_name}:secret@")
+        try:
+            with plain_client(login) as confined:
+                yield Bench(client, confined, Keys(queue_name), server.dialect)
+        finally:
+            client.execute_command("ACL", "DELUSER", queue_name)
