@@ -1,0 +1,118 @@
+"""A real Spark standalone cluster for the tests: a master and two workers with different names."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import pyspark
+
+from airflow_provider_chasqui.spark.java import java_home
+from airflow_provider_chasqui.spark.packaging import build_zip
+from tests.servers import _die_with_parent, free_port
+
+ROOT = Path(__file__).parents[2]
+HOME = Path(pyspark.__file__).parent
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+# The executors shall use the zip and nothing else: a checkout that is installed here is hidden.
+HIDE = f"""import os, sys
+sys.path[:] = [each for each in sys.path if os.path.realpath(each or ".") != {str(ROOT)!r}]
+"""
+
+
+class Cluster:
+    """Processes of a cluster. Spark speculates only between workers that have different hosts."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="chasqui-spark-"))
+        (self.folder / "hidden").mkdir()
+        (self.folder / "hidden" / "sitecustomize.py").write_text(HIDE)
+        self.events = self.folder / "events"
+        self.events.mkdir()
+        self.zip = build_zip(self.folder)
+        self.port, self.ui_port = free_port(), free_port()
+        self.url = f"spark://127.0.0.1:{self.port}"
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        host = ["--host", "127.0.0.1", "--port", str(self.port)]
+        self._start("master.Master", "master", *host, "--webui-port", str(self.ui_port))
+        self._await("master", "I have been elected leader")
+        for name in ("127.0.0.1", "localhost"):
+            options = ["--host", name, "--cores", "4", "--memory", "2g", "--webui-port", "0"]
+            self._start("worker.Worker", f"worker-{name}", *options, self.url)
+        for name in ("127.0.0.1", "localhost"):
+            self._await(f"worker-{name}", "Successfully registered with master")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def logs(self) -> str:
+        """Everything that the cluster and its executors have written."""
+        files = [*self.folder.glob("*.log"), *self.folder.glob("work/**/std*")]
+        return "\n".join(each.read_text(errors="replace") for each in files)
+
+    def _start(self, main: str, name: str, *args: str) -> None:
+        env = (
+            os.environ
+            | spark_env()
+            | {
+                "PYTHONPATH": str(self.folder / "hidden"),
+                "SPARK_WORKER_DIR": str(self.folder / "work"),
+                "SPARK_DAEMON_MEMORY": "256m",
+            }
+        )
+        for secret in ("CHASQUI_CONNECTION",):
+            env.pop(secret, None)
+        with (self.folder / f"{name}.log").open("wb") as out:
+            process = subprocess.Popen(
+                [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *args],
+                env=env,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                preexec_fn=_die_with_parent(),
+            )
+        self._processes.append(process)
+
+    def _await(self, name: str, words: str) -> None:
+        deadline = time.monotonic() + 60
+        while words not in self.log(name):
+            if self._processes[-1].poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Spark's {name} did not start:\n{self.log(name)[-2000:]}")
+            time.sleep(0.05)
+
+
+def spark_env() -> dict[str, str]:
+    """The environment in which Spark starts quickly, on whatever Java there is."""
+    home = java_home()
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(HOME),
+        "JDK_JAVA_OPTIONS": QUICK,
+    } | ({"JAVA_HOME": str(home)} if home else {})

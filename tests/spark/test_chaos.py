@@ -1,0 +1,137 @@
+"""Processes that end in the middle of a ship: the driver, the server; and two publishers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from airflow_provider_chasqui.core.ops import ships
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.spark.source import register
+from tests.servers import RedisServer
+from tests.spark import faults
+from tests.spark.shipping import assert_exact, leftovers, numbers, ship, where
+
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(240)]
+
+ROWS = 20_000
+ROOT = Path(__file__).parents[2]
+
+
+def start_driver(cluster: Any, queue: Queue, ship_id: str, calls: int | None) -> Any:
+    from tests.spark.cluster import spark_env
+
+    order = {
+        "master": cluster.url,
+        "zip": str(cluster.zip),
+        "rows": ROWS,
+        "calls": calls,
+        "conf": {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.cores.max": "2",
+            "spark.ui.enabled": "false",
+        },
+        "options": {"queue": queue.name, "url": where(queue), "shipId": ship_id},
+    }
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/spark/driver.py"), json.dumps(order)],
+        env=os.environ | spark_env() | {"PYTHONPATH": str(ROOT)},
+        cwd=cluster.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+@pytest.fixture
+def second(queue: Queue) -> Any:
+    with Queue(f"{queue.name}-2", where(queue)) as opened:
+        yield opened
+
+
+def test_a_driver_that_is_killed_leaves_all_or_nothing(
+    cluster: Any, spark: Any, queue: Queue, second: Queue
+) -> None:
+    """One dies in the middle of its commit, one between its last task and its commit."""
+    register(spark)
+    drivers = [start_driver(cluster, queue, "s", 2), start_driver(cluster, second, "s", None)]
+    for driver in drivers:
+        said, _ = driver.communicate(timeout=200)
+        assert driver.returncode == -signal.SIGKILL, said.decode()[-3000:]
+    assert 0 < sum(numbers(queue).values()) < ROWS
+    assert not numbers(second)
+    assert leftovers(second), "what was staged waits for its time to run out"
+
+    rows = spark.range(0, ROWS, 1, 3).selectExpr("id", "concat('row ', id) AS text")
+    ship(rows, queue, "s")
+    ship(rows, second, "s")
+    assert_exact(queue, "s", ROWS)
+    assert_exact(second, "s", ROWS)
+
+
+def test_many_publish_one_ship_at_once(spark: Any, queue: Queue) -> None:
+    rows = spark.range(0, ROWS, 1, 4).selectExpr("id")
+    spark.dataSource.register(faults.source(calls=1))
+    with pytest.raises(PySparkException, match="broke on purpose"):
+        ship(rows, queue, "s", format="chasqui-broken")
+    ready, found = threading.Barrier(4), []
+
+    def publish() -> None:
+        with Queue(queue.name, where(queue)) as mine:
+            ready.wait()
+            found.append(mine.drive.flow(ships.publish(mine.keys, "s")))
+
+    threads = [threading.Thread(target=publish) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(each.state, each.total) for each in found] == [("done", ROWS)] * 4
+    assert_exact(queue, "s", ROWS)
+
+
+def test_the_server_dies_while_tasks_stage_and_while_a_commit_publishes(
+    spark: Any, redis86_binary: Path, queue_name: str
+) -> None:
+    register(spark)
+    rows = spark.range(0, ROWS, 1, 4).selectExpr("id")
+    with (
+        RedisServer.start(redis86_binary, aof=True) as server,
+        Queue(queue_name, server.url) as queue,
+    ):
+        spark.dataSource.register(faults.source(faults.slowly(0.2)))
+        writing = threading.Thread(
+            target=ship, args=(rows, queue, "s"), kwargs={"format": "chasqui-broken"}
+        )
+        writing.start()
+        while not leftovers(queue):
+            assert writing.is_alive()
+        server.kill()
+        server.restart()
+        writing.join()
+        if not numbers(queue):
+            ship(rows, queue, "s")  # what Airflow would do with a task that failed
+        assert_exact(queue, "s", ROWS)
+
+        spark.dataSource.register(faults.source(calls=2))
+        with pytest.raises(PySparkException, match="broke on purpose"):
+            ship(rows, queue, "t", format="chasqui-broken")
+        published = sum(numbers(queue).values())
+        assert published > ROWS
+        server.kill()
+        server.restart()
+        ship(rows, queue, "t")
+        assert queue.batch("t").total == ROWS
+        assert set(numbers(queue).values()) == {2}, "two ships, so each row twice"
+        assert leftovers(queue) == []
