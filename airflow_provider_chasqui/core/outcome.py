@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from airflow_provider_chasqui.core.errors import BadInput
+
 
 class Unrecoverable(Exception):
     """Raise it from a handler: no retry can help, the job goes to the dead-letter queue."""
@@ -16,6 +18,9 @@ class Snooze:
 
     delay: timedelta
 
+    def __post_init__(self) -> None:
+        _check(self.delay)
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -23,3 +28,11 @@ class Retry:
 
     after: timedelta
     reason: str = "the handler asked for a retry"
+
+    def __post_init__(self) -> None:
+        _check(self.after)
+
+
+def _check(wait: timedelta) -> None:
+    if not isinstance(wait, timedelta) or wait < timedelta(0):
+        raise BadInput(f"the time to wait is a timedelta and not negative; this is {wait!r}")

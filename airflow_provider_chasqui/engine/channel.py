@@ -26,10 +26,7 @@ class Channel(Generic[T]):
 
     def put(self, items: Sequence[T]) -> None:
         self._items.extend(items)
-        for _ in range(min(len(items), len(self._waiting))):
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        self._wake(len(items))
 
     async def take(self) -> T | None:
         """Return the next item, or None once the channel is closed."""
@@ -41,13 +38,20 @@ class Channel(Generic[T]):
             await waiter
         return self._items.popleft()
 
-    def close(self) -> list[T]:
-        """Let no one wait any more; returns what nobody took."""
-        self._closed = True
+    def drain(self) -> list[T]:
+        """Take everything out again."""
         rest = list(self._items)
         self._items.clear()
-        for waiter in self._waiting:
+        return rest
+
+    def close(self) -> None:
+        """Let no one wait any more."""
+        self._closed = True
+        self._wake(len(self._waiting))
+
+    def _wake(self, count: int) -> None:
+        while count and self._waiting:
+            waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiting.clear()
-        return rest
+                count -= 1

@@ -9,9 +9,9 @@ await Consumer("emails", handle, server="redis://localhost").run()
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
@@ -33,6 +33,8 @@ from airflow_provider_chasqui.queue import LOCAL, AsyncQueue
 from airflow_provider_chasqui.store.target import Target
 
 _LAST_FLUSH_S = 5.0
+_LAST_READ_S = 3.0
+_CUT_OFF_S = 1.0
 
 
 class Consumer:
@@ -55,24 +57,26 @@ class Consumer:
         self._handlers = Handlers.of(handler)
         self._given = queue
         self._server = server
-        self._desk: Desk | None = None
+        self._crew: Crew | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_early = False
 
     @property
     def metrics(self) -> Metrics | None:
         """The counters, once it runs."""
-        return self._desk.metrics if self._desk else None
+        return self._crew.desk.metrics if self._crew else None
 
     @property
     def running(self) -> int:
         """How many jobs run right now."""
-        return len(self._desk.running) if self._desk else 0
+        return len(self._crew.desk.running) if self._crew else 0
 
     def stop(self) -> None:
-        """Ask it to end; safe to call from a signal handler, more than once."""
+        """Ask it to end; safe from any thread and from a signal handler, more than once."""
         self._stop_early = True
-        if self._desk is not None:
-            self._desk.stopping.set()
+        if self._crew is not None and self._loop is not None:
+            with suppress(RuntimeError):  # its loop has ended already
+                self._loop.call_soon_threadsafe(self._crew.desk.stop)
 
     def stop_on(self, *signals: signal.Signals) -> None:
         """Stop when the process gets one of these signals."""
@@ -89,78 +93,134 @@ class Consumer:
                 await self._run_on(queue)
 
     async def _run_on(self, queue: AsyncQueue) -> None:
-        desk = self._desk = Desk(queue, self._config)
+        self._loop = asyncio.get_running_loop()
+        crew = self._crew = Crew(queue, self._handlers, self._config)
         if self._stop_early:
-            desk.stopping.set()
-        settler = Settler(desk)
-        verdict = Verdict(desk, settler)
-        workers = Workers(desk, settler, verdict)
-        threads = Threads(desk, settler, verdict)
+            crew.desk.stop()
+        await crew.run()
+
+
+class Crew:
+    """The parts of one consumer from its start to its end."""
+
+    def __init__(self, queue: AsyncQueue, handlers: Handlers, config: ConsumerConfig):
+        self.desk = Desk(queue, config)
+        self._config = config
+        self._settler = Settler(self.desk)
+        self._verdict = Verdict(self.desk, self._settler)
+        self._workers = Workers(self.desk, self._settler, self._verdict)
+        self._threads = Threads(self.desk, self._settler, self._verdict)
         # No retries inside: after a lost connection the reader must learn its new client id.
-        lane = queue.another_drive(retries=0)
-        reader = Reader(desk, self._handlers, workers, threads, settler, verdict, lane)
+        self._lane = queue.another_drive(retries=0)
+        self._reader = Reader(
+            self.desk, handlers, self._workers, self._threads, self._settler, self._verdict,
+            self._lane,
+        )  # fmt: skip
+        self._leaders: list[Promoter | Scheduler] = []
+        if config.promoter:
+            self._leaders.append(Promoter(self.desk, self._settler, config.promoter))
+        if config.scheduler:
+            self._leaders.append(Scheduler(self.desk, config.scheduler))
+
+    async def run(self) -> None:
+        """Work until the desk is told to stop, then end in order."""
         try:
             async with asyncio.TaskGroup() as group:
-                for leading in self._leaders(desk, settler):
-                    group.create_task(leading.run(), name="chasqui-leader")
-                flusher = group.create_task(settler.run(), name="chasqui-settler")
-                keeper = group.create_task(Keeper(desk).run(), name="chasqui-keeper")
-                working = group.create_task(workers.run(), name="chasqui-workers")
-                reading = group.create_task(reader.run(), name="chasqui-reader")
-                await desk.stopping.wait()
-                await self._wind_down(desk, reader, reading, workers, working, threads, verdict)
-                await self._say_goodbye(desk, settler, flusher)
-                keeper.cancel()
-        except* ChasquiError as failures:
-            raise failures.exceptions[0] from failures
+                leading = [
+                    group.create_task(leader.run(), name="chasqui-leader")
+                    for leader in self._leaders
+                ]
+                settling = group.create_task(self._settler.run(), name="chasqui-settler")
+                keeper = Keeper(self.desk, self._hand_back)
+                keeping = group.create_task(keeper.run(), name="chasqui-keeper")
+                working = group.create_task(self._workers.run(), name="chasqui-workers")
+                reading = group.create_task(self._reader.run(), name="chasqui-reader")
+                await self.desk.stopping.wait()
+                await self._end_reading(reading)
+                await self._end_working(working)
+                await self._end_settling(settling)
+                for task in (*leading, keeping):  # one that led has resigned, if it could
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            raise _plainest(failures) from None
         finally:
-            await lane.close()
+            await self._leave()
 
-    def _leaders(self, desk: Desk, settler: Settler) -> list[Promoter | Scheduler]:
-        parts: list[Promoter | Scheduler] = []
-        if self._config.promoter:
-            parts.append(Promoter(desk, settler, self._config.promoter))
-        if self._config.scheduler:
-            parts.append(Scheduler(desk, self._config.scheduler))
-        return parts
+    def _hand_back(self) -> int:
+        """Give back what was read and not begun."""
+        rest = [entry for entry, _ in self._workers.channel.drain()] + self._threads.drain()
+        for entry in rest:
+            self._verdict.unstarted(entry)
+        return len(rest)
 
-    async def _wind_down(
-        self, desk: Desk, reader: Reader, reading: asyncio.Task[None], workers: Workers,
-        working: asyncio.Task[None], threads: Threads, verdict: Verdict,
-    ) -> None:  # fmt: skip
-        await self._end_reading(reader, reading)
-        for entry, _ in workers.channel.close():
-            verdict.unstarted(entry)
-        for entry in threads.close():
-            verdict.unstarted(entry)
-        deadline = asyncio.get_running_loop().time() + self._config.drain.total_seconds()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await desk.quiet()
-                await asyncio.wait({working})
-        if not working.done():
-            log.warning("stopping: %d jobs are cut off and handed back", len(desk.running))
-            working.cancel()
-            await asyncio.wait({working})
-        if desk.running:  # threads cannot be cut off; their entries will be claimed from us
-            log.warning("stopping: %d plain handlers still run", len(desk.running))
-
-    async def _end_reading(self, reader: Reader, reading: asyncio.Task[None]) -> None:
+    async def _end_reading(self, reading: asyncio.Task[None]) -> None:
         """The read may be about to block when the first unblocking arrives: ask until it ends."""
-        while not reading.done():
-            with contextlib.suppress(ChasquiError):
-                await reader.unblock()
+        give_up_at = asyncio.get_running_loop().time() + _LAST_READ_S
+        while not reading.done() and asyncio.get_running_loop().time() < give_up_at:
+            with suppress(ChasquiError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._reader.unblock()
             await asyncio.wait({reading}, timeout=0.1)
+        reading.cancel()  # the server does not answer
+        await asyncio.wait({reading})
 
-    async def _say_goodbye(
-        self, desk: Desk, settler: Settler, flushing: asyncio.Task[None]
-    ) -> None:
-        """Settle what is left and leave the group; a server that is away is not waited for."""
-        settler.close()
-        await asyncio.wait({flushing}, timeout=_LAST_FLUSH_S)
-        if not flushing.done():
+    async def _end_working(self, working: asyncio.Task[None]) -> None:
+        desk = self.desk
+        self._hand_back()
+        self._workers.channel.close()
+        self._threads.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain.total_seconds()):
+                await desk.quiet()
+        if desk.running:
+            log.warning("stopping: %d jobs are cut off and handed back", len(desk.running))
+        self._threads.cut_off()
+        working.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CUT_OFF_S):
+                await desk.quiet()
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Hand back what cannot be ended: a thread in a long call, a task that will not go."""
+        running = list(self.desk.running.values())
+        if running:
+            log.warning("stopping: %d handlers do not end; their jobs run elsewhere", len(running))
+        for run in running:
+            self._verdict.interrupted(run)
+
+    async def _end_settling(self, settling: asyncio.Task[None]) -> None:
+        """Settle what is left; a server that is away is not waited for."""
+        self._settler.close()
+        await asyncio.wait({settling}, timeout=_LAST_FLUSH_S)
+        settling.cancel()
+
+    async def _leave(self) -> None:
+        """Whatever ended us: no outcome is kept from the server, and the group forgets us."""
+        desk, settler = self.desk, self._settler
+        orderly = desk.stopping.is_set()
+        if not orderly:
+            self._hand_back()
+            self._threads.close()
+            self._threads.cut_off()
+            self._abandon()
+        try:
+            async with asyncio.timeout(_LAST_FLUSH_S):
+                if not orderly:
+                    await settler.flush()
+                if not settler.waiting:
+                    sweep = delivery.sweep(desk.keys, desk.group, 0, desk.consumer)
+                    await desk.queue.drive.run(sweep)
+        except (ChasquiError, TimeoutError):
+            pass
+        if settler.waiting:
             log.warning("stopping: %d outcomes could not be settled", settler.waiting)
-            flushing.cancel()
-            return
-        with contextlib.suppress(ChasquiError):
-            await desk.queue.drive.run(delivery.sweep(desk.keys, desk.group, 0, desk.consumer))
+        await self._lane.close()
+
+
+def _plainest(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One failure says more than a group of one."""
+    failure: BaseException = failures
+    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    return failure

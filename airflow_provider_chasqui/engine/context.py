@@ -1,4 +1,4 @@
-"""What a handler may know and say while its job runs."""
+"""One run of a job: what the engine keeps of it, and what its handler may know and say."""
 
 from __future__ import annotations
 
@@ -7,47 +7,88 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from airflow_provider_chasqui.core.codec import encode_payload
 from airflow_provider_chasqui.core.job import Entry, Job
 
-Say = Callable[[str, Any], None]
+Say = Callable[[str, bytes], None]
+
+
+class Run:
+    """An entry while its handler runs.
+
+    `cancelled` is set before the engine interrupts the handler; `on_extend` hears of it when the
+    handler asks for more time.
+    """
+
+    __slots__ = ("cancelled", "deadline", "entry", "interrupt", "lost", "on_extend", "started")
+
+    def __init__(self, entry: Entry, timeout_s: float | None):
+        self.entry = entry
+        self.started = time.perf_counter()
+        self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.cancelled = False
+        self.lost = False
+        self.interrupt: Callable[[], Any] | None = None
+        self.on_extend: Callable[[], Any] | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def too_slow(self) -> TimeoutError:
+        return TimeoutError(f"the handler ran for {time.perf_counter() - self.started:.3g} s")
 
 
 class Context:
-    """One run of a job.
+    """What a handler that takes (job, context) learns of its run.
 
     `attempt` counts from 0, crashed runs included. `cancelled` turns true when somebody asked for
     the job to be cancelled, `lost` when another worker has taken the entry over (this process was
     paused for too long): a careful handler then stops.
     """
 
-    __slots__ = ("_deadline", "_reschedule", "_say", "cancelled", "entry_id", "job", "lost")
+    __slots__ = ("_run", "_say")
 
-    def __init__(self, entry: Entry, timeout_s: float | None, say: Say):
-        self.job: Job = entry.job
-        self.entry_id = entry.id
-        self.cancelled = False
-        self.lost = False
+    def __init__(self, run: Run, say: Say):
+        self._run = run
         self._say = say
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._reschedule: Callable[[float], None] | None = None
+
+    @property
+    def job(self) -> Job:
+        return self._run.entry.job
+
+    @property
+    def entry_id(self) -> str:
+        return self._run.entry.id
 
     @property
     def attempt(self) -> int:
-        return self.job.attempt
+        return self._run.entry.job.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        return self._run.cancelled
+
+    @property
+    def lost(self) -> bool:
+        return self._run.lost
 
     @property
     def seconds_left(self) -> float | None:
         """How long the handler may still run; None if it has no timeout."""
-        return None if self._deadline is None else self._deadline - time.monotonic()
+        return self._run.seconds_left
 
     def extend(self, by: timedelta) -> None:
         """Give this run more time than its timeout allows."""
-        if self._deadline is None:
-            return
-        self._deadline += by.total_seconds()
-        if self._reschedule is not None:
-            self._reschedule(self._deadline)
+        run = self._run
+        if run.deadline is not None:
+            run.deadline += by.total_seconds()
+            if run.on_extend is not None:
+                run.on_extend()
 
     def progress(self, value: Any) -> None:
-        """Say how far the job is; readers see the last value (`Queue.progress`)."""
-        self._say(self.job.id, value)
+        """Say how far the job is; readers see the last value (`Queue.progress`).
+
+        Raises EncodeError for a value that MessagePack cannot hold.
+        """
+        self._say(self.job.id, encode_payload(value))

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections.abc import Callable
-from typing import Any
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.core.job import Entry
-from airflow_provider_chasqui.engine.context import Context
+from airflow_provider_chasqui.core.ops.delivery import Delivery
+from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.metrics import Metrics
 from airflow_provider_chasqui.queue import AsyncQueue, wall_clock
 
-
-class Run:
-    """An entry while its handler runs."""
-
-    __slots__ = ("asked_to_stop", "context", "entry", "interrupt", "started")
-
-    def __init__(self, entry: Entry, context: Context):
-        self.entry = entry
-        self.context = context
-        self.started = time.perf_counter()
-        self.interrupt: Callable[[], Any] | None = None
-        self.asked_to_stop = False
+# Handlers that take less than this on average are worth reading ahead for.
+_QUICK_S = 0.1
 
 
 class Desk:
     """The common ground of a consumer's parts.
 
     `held` has every entry that is ours and not yet settled; the keeper renews it. `busy` counts
-    those that a worker must still run; the reader leaves off when it reaches `capacity`.
+    those that a worker must still run: as many as there are workers, and once more as many while
+    handlers are quick. A slow handler never has a job waiting behind it that another consumer could
+    run.
     """
 
     def __init__(self, queue: AsyncQueue, config: ConsumerConfig):
@@ -43,48 +32,75 @@ class Desk:
         self.consumer = config.consumer_id or f"c-{uuid.uuid4()}"
         self.metrics = Metrics(queue.name)
         self.clock = wall_clock
-        self.held: set[str] = set()
+        self.held: dict[str, Delivery] = {}
         self.lost: set[str] = set()
-        self.running: dict[str, Run] = {}
         self.cancelled: set[str] = set()
+        self.cancels_asked = False
+        self.running: dict[str, Run] = {}
         self.stopping = asyncio.Event()
-        self.capacity = 2 * config.concurrency
+        self.ended = 0
         self.busy = 0
+        self.ahead = 0
+        self._measured = 0
+        self._spent_s = 0.0
         self._room = asyncio.Event()
-        self._room.set()
         self._quiet = asyncio.Event()
         self._quiet.set()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._room.set()
 
     def took(self, count: int) -> None:
         self.busy += count
         if self.busy:
             self._quiet.clear()
-        if self.busy >= self.capacity:
-            self._room.clear()
 
     def started(self, run: Run) -> None:
         self.running[run.entry.id] = run
 
-    def finished(self, entry_id: str) -> None:
+    def finished(self, entry_id: str, seconds: float | None = None) -> None:
+        """An entry is out of the workers' hands; after a run of that many seconds, or unrun."""
         self.running.pop(entry_id, None)
+        if seconds is not None:
+            self.ended += 1
+            self._spent_s += seconds
         self.busy -= 1
         if not self.busy:
             self._quiet.set()
-        if self.busy <= self.capacity // 2:
+        if self.busy <= self._enough:
             self._room.set()
 
+    @property
+    def _enough(self) -> int:
+        """With that many at hand or fewer, it is time to read again."""
+        return self.config.concurrency - (0 if self.ahead else 1)
+
     async def room(self) -> int:
-        """Wait until entries can be taken; return how many."""
-        await self._room.wait()
-        return self.capacity - self.busy
+        """Wait until entries can be taken; return how many, 0 if the consumer stops."""
+        while not self.stopping.is_set():
+            self._look_ahead()
+            if self.busy <= self._enough:
+                return self.config.concurrency + self.ahead - self.busy
+            self._room.clear()
+            await self._room.wait()
+        return 0
+
+    def _look_ahead(self) -> None:
+        if ended := self.ended - self._measured:
+            quick = self._spent_s < _QUICK_S * ended
+            self.ahead = self.config.concurrency if quick else 0
+            self._measured, self._spent_s = self.ended, 0.0
 
     async def quiet(self) -> None:
         """Wait until nothing is left to run."""
         await self._quiet.wait()
 
     def settled(self, entry_id: str) -> None:
-        self.held.discard(entry_id)
-        self.lost.discard(entry_id)
+        self.held.pop(entry_id, None)
+        if self.lost or self.cancelled:
+            self.lost.discard(entry_id)
+            self.cancelled.discard(entry_id)
 
     async def pause(self, seconds: float) -> bool:
         """Sleep, but not past the stop; says whether to go on."""

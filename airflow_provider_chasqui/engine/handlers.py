@@ -36,6 +36,8 @@ class Handler:
             raise BadInput(f"a handler is a function, not {type(function).__name__}")
         if timeout is not None and timeout <= timedelta(0):
             raise BadInput("a handler's timeout must be above 0")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise BadInput("a handler returns one value; a generator function cannot be one")
         seconds = timeout.total_seconds() if timeout else None
         return cls(function, _is_async(function), _wants_context(function), seconds)
 

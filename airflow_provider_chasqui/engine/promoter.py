@@ -26,7 +26,7 @@ class Promoter:
         self._config = config
         self._leader = Leader(desk, desk.keys.promoter_lock, desk.consumer, config.lock_life_s)
         self._led_until = 0.0
-        self._health = Health("promoting")
+        self._health = Health("promoting", desk.pause)
 
     async def run(self) -> None:
         try:

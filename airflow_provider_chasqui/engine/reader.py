@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.core.errors import (
+    ChasquiError,
+    LoginRefused,
+    NotPermitted,
+    ServerTooOld,
+    WrongType,
+)
 from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.job import Entry, Rejected
 from airflow_provider_chasqui.core.op import AnyOp, as_int, command
 from airflow_provider_chasqui.core.ops import delivery
+from airflow_provider_chasqui.core.ops.delivery import Delivery
+from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
 from airflow_provider_chasqui.engine.health import Health, log
@@ -20,6 +30,8 @@ from airflow_provider_chasqui.engine.workers import Workers
 from airflow_provider_chasqui.store.drive import AsyncDriver
 
 _UNSETTLED_MOST = 20_000
+# At the first contact these are mistakes in the settings; later they are trouble that may pass.
+_MISTAKES = (LoginRefused, NotPermitted, ServerTooOld, WrongType)
 
 
 class Reader:
@@ -36,8 +48,11 @@ class Reader:
         self._settler = settler
         self._verdict = verdict
         self._drive = drive
-        self._health = Health("reading")
+        # A lost connection is made anew at once; only if that fails too, something is the matter.
+        self._health = Health("reading", desk.pause, shrugs=1)
         self._client_id: int | None = None
+        self._last_id = 0
+        self._began = False
         self._claimed_at = 0.0
         self._had_some = False
 
@@ -47,38 +62,84 @@ class Reader:
             try:
                 if self._client_id is None:
                     await self._begin()
-                room = await self._desk.room()
-                if self._settler.waiting > _UNSETTLED_MOST:  # the server takes no acks: hold on
-                    await self._desk.pause(0.05)
-                    continue
-                if self._desk.stopping.is_set():
-                    return
-                self._take(await self._read(min(room, self._desk.config.read_count)))
+                await self._turn()
                 self._health.fine()
             except ChasquiError as error:
                 self._client_id = None
-                if self._desk.stopping.is_set():
-                    return
+                if not self._began and isinstance(error, _MISTAKES):
+                    raise
                 await self._health.trouble(error)
 
     async def unblock(self) -> None:
         """End the read that is under way; the server answers it at once."""
         if self._client_id is not None:
-            op = command("CLIENT", "UNBLOCK", self._client_id, parse=as_int)
-            await self._desk.queue.drive.run(op)
+            await self._unblock(self._client_id)
+
+    async def _unblock(self, client_id: int) -> None:
+        op = command("CLIENT", "UNBLOCK", client_id, parse=as_int)
+        await self._desk.queue.drive.run(op)
 
     async def _begin(self) -> None:
         await self._make_group()
-        self._client_id = await self._drive.run(command("CLIENT", "ID", parse=as_int))
+        client_id = await self._drive.run(command("CLIENT", "ID", parse=as_int))
+        if self._began:
+            with suppress(ChasquiError):  # the lost connection may be waiting there for entries
+                await self._unblock(self._last_id)
+            await self._recover()
+        self._client_id = self._last_id = client_id
+        self._began = True
 
-    async def _make_group(self) -> bool:
+    async def _make_group(self) -> None:
         try:
             await self._drive.run(delivery.make_group(self._desk.keys, self._desk.group))
         except ChasquiError as error:
             if "BUSYGROUP" not in error.message:
                 raise
-            return False
-        return True
+            return
+        if self._began:
+            log.warning(
+                "reading: the consumer group %r of queue %r was gone and is made anew",
+                self._desk.group, self._desk.queue.name,
+            )  # fmt: skip
+
+    async def _recover(self) -> None:
+        """Hand back what we were given in a reply that never arrived.
+
+        It did not run, so the delivery must not count: the entry is added anew.
+        """
+        desk = self._desk
+        most = len(desk.held) + desk.config.read_count + desk.config.concurrency
+        pending = await self._drive.run(
+            delivery.pending_of(desk.keys, desk.group, desk.consumer, most)
+        )
+        unheard = [each for each in pending if each.entry_id not in desk.held]
+        found = await self._drive.many([delivery.entry_at(desk.keys, e.entry_id) for e in unheard])
+        for each, raw in zip(unheard, found, strict=True):
+            if raw and each.entry_id not in desk.held:
+                entry = delivery.delivery(raw[0], desk.config.max_payload_bytes)
+                desk.held[entry.id] = entry
+                if isinstance(entry, Rejected):
+                    self._verdict.rejected(entry)
+                else:
+                    self._settler.release(entry, entry.job.attempt + each.deliveries - 1)
+
+    async def _turn(self) -> None:
+        desk = self._desk
+        if self._settler.waiting > _UNSETTLED_MOST:  # the server takes no outcomes: hold on
+            await desk.pause(0.05)
+            return
+        room = await desk.room()
+        if not room:
+            return
+        raw = await self._read(min(room, desk.config.read_count))
+        desk.metrics.gauges["read_at"] = time.monotonic()
+        if raw:
+            self._had_some = True
+            await self._take(raw)
+        elif not desk.stopping.is_set():
+            if self._had_some:
+                self._settler.tell(event_fields("drained", "", desk.clock()))
+            self._had_some = False
 
     async def _read(self, count: int) -> list[Any]:
         desk, config = self._desk, self._desk.config
@@ -107,40 +168,54 @@ class Reader:
         except ChasquiError as error:
             if "NOGROUP" not in error.message and "no longer exists" not in error.message:
                 raise
-            if await self._make_group():
-                log.warning(
-                    "reading: the consumer group %r of queue %r was gone and is made anew",
-                    self._desk.group, self._desk.queue.name,
-                )  # fmt: skip
+            self._client_id = None  # begin anew: the group, and perhaps the connection
             return []
 
-    def _take(self, raw: list[Any]) -> None:
+    async def _take(self, raw: list[Any]) -> None:
         desk = self._desk
-        if not raw:
-            if self._had_some:
-                self._settler.tell(event_fields("drained", "", desk.clock()))
-            self._had_some = False
-            return
-        self._had_some = True
+        held, most_bytes = desk.held, desk.config.max_payload_bytes
         counts = desk.metrics.counts
         counts["reads"] += 1
         counts["entries"] += len(raw)
-        desk.metrics.gauges["batch_size"] = len(raw)
-        waiting: list[tuple[Entry, Handler]] = []
-        blocking: list[tuple[Entry, Handler]] = []
+        fresh: list[Delivery] = []
         for each in raw:
-            entry = delivery.delivery(each, desk.config.max_payload_bytes)
+            entry = delivery.delivery(each, most_bytes)
             if entry.deliveries:
                 counts["reclaimed"] += 1
-            if entry.id in desk.held:  # ours, and renewed too late: it is still being worked on
-                continue
-            desk.held.add(entry.id)
+            if entry.id not in held:  # else it was renewed too late, and is still being worked on
+                held[entry.id] = entry
+                fresh.append(entry)
+        if desk.cancels_asked:
+            fresh = await self._without_cancelled(fresh)
+        self._hand_out(fresh)
+
+    async def _without_cancelled(self, fresh: list[Delivery]) -> list[Delivery]:
+        desk = self._desk
+        jobs = [entry for entry in fresh if isinstance(entry, Entry)]
+        try:
+            op = delivery.cancel_marks(desk.keys, [entry.job.id for entry in jobs])
+            asked = await self._drive.run(op) if jobs else []
+        except ChasquiError:
+            return fresh  # the keeper will ask again; what we hold must not be let fall
+        for entry, asked_ms in zip(jobs, asked, strict=True):
+            if asked_ms >= entry.job.created_at_ms:
+                desk.cancelled.add(entry.id)
+                desk.took(1)
+                self._verdict.cancelled(Run(entry, None))
+        return [entry for entry in fresh if entry.id not in desk.cancelled]
+
+    def _hand_out(self, fresh: Sequence[Delivery]) -> None:
+        desk = self._desk
+        attempts = desk.config.retry.attempts
+        waiting: list[tuple[Entry, Handler]] = []
+        blocking: list[tuple[Entry, Handler]] = []
+        for entry in fresh:
             if isinstance(entry, Rejected):
                 self._verdict.rejected(entry)
                 continue
             job = entry.job
             job.attempt += entry.deliveries
-            if job.attempt >= desk.config.retry.attempts(job.retry):
+            if job.attempt >= attempts(job.retry):
                 self._verdict.exhausted(entry)
                 continue
             handler = self._handlers.get(job.name) or _no_handler(job.name)

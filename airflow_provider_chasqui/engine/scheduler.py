@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 from airflow_provider_chasqui.core.config import SchedulerConfig
 from airflow_provider_chasqui.core.errors import ChasquiError, DecodeError
 from airflow_provider_chasqui.core.ids import Ulids
-from airflow_provider_chasqui.core.op import as_int, command
+from airflow_provider_chasqui.core.op import Op, command
 from airflow_provider_chasqui.core.ops import repeats
 from airflow_provider_chasqui.core.repeat import decode_repeat, due
 from airflow_provider_chasqui.engine.desk import Desk
@@ -27,7 +28,7 @@ class Scheduler:
         holder = f"s-{uuid.uuid4()}"
         self._leader = Leader(desk, desk.keys.scheduler_lock, holder, config.lock_life_s)
         self._ulids = Ulids()
-        self._health = Health("scheduling")
+        self._health = Health("scheduling", desk.pause)
 
     async def run(self) -> None:
         try:
@@ -50,8 +51,12 @@ class Scheduler:
         found = await desk.queue.drive.flow(
             repeats.due_keys(desk.keys, desk.clock(), self._config.at_most)
         )
-        for key, score_ms, raw in found:
-            await self._fire(key, score_ms, raw)
+        answers = await desk.queue.drive.attempt([self._op(*each) for each in found])
+        refused = [answer for answer in answers if isinstance(answer, ChasquiError)]
+        fires = [answer[0] for answer in answers if not isinstance(answer, ChasquiError)]
+        desk.metrics.counts["fired"] += sum(max(0, fired) for fired in fires)
+        if refused:
+            raise refused[0]
         if len(found) >= self._config.at_most:
             return 0.0
         upcoming = await desk.queue.drive.run(repeats.next_fire(desk.keys))
@@ -59,17 +64,16 @@ class Scheduler:
             return poll_s
         return min(poll_s, max(0.001, (upcoming - desk.clock()) / 1000))
 
-    async def _fire(self, key: str, score_ms: int, raw: bytes | None) -> None:
-        desk = self._desk
+    def _op(self, key: str, score_ms: int, raw: bytes | None) -> Op[tuple[int, bool]]:
+        """Fire a repeat, or drop it where it cannot be read."""
+        keys, now_ms = self._desk.keys, self._desk.clock()
         try:
-            repeat = decode_repeat(raw or b"")
+            # The name it is scored under counts, whatever its body calls it.
+            repeat = replace(decode_repeat(raw or b""), key=key)
         except DecodeError as error:
             log.warning("scheduling: the repeat %r is dropped, it cannot be read: %s", key, error)
-            await desk.queue.drive.run(command("ZREM", desk.keys.repeat, key, parse=as_int))
-            return
-        now_ms = desk.clock()
+            member = key.encode("utf-8", "surrogateescape")
+            return command("ZREM", keys.repeat, member, parse=lambda _: (0, True))
         plan = due(repeat, score_ms, now_ms)
         ids = [self._ulids.mint(now_ms) for _ in plan.fires_ms]
-        op = repeats.fire(desk.keys, repeat, score_ms, plan, ids, now_ms)
-        fired, _ = await desk.queue.drive.run(op)
-        desk.metrics.counts["fired"] += max(0, fired)
+        return repeats.fire(keys, repeat, score_ms, plan, ids, now_ms)

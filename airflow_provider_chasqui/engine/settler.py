@@ -8,10 +8,11 @@ acks on the same connection, whoever reads `completed` finds the result and the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from airflow_provider_chasqui.core.batch import place_of
 from airflow_provider_chasqui.core.codec import encode_job, encode_member, encode_payload
@@ -24,36 +25,14 @@ from airflow_provider_chasqui.core.ops.adding import emit
 from airflow_provider_chasqui.core.ops.delivery import Burial, Settled
 from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.health import Health
+from airflow_provider_chasqui.engine.outbox import Outbox, Parked
 
-T = TypeVar("T")
-
-_CHUNK = 256
 _EVENTS_HELD = 50_000
 _SECOND = timedelta(seconds=1)
+# Redis takes 512 MB, and a reply of that size helps nobody.
+_RESULT_BYTES = 64 * 1024 * 1024
 
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """An entry that goes back to the delayed set."""
-
-    row: tuple[str, int, bytes]
-    event: Sequence[Arg] | None
-    name: str
-
-
-class Outbox(Generic[T]):
-    """Outcomes of one kind on their way; chunk by chunk they become operations."""
-
-    def __init__(
-        self, make: Callable[[list[T]], AnyOp[Any]], accept: Callable[[list[T], Any], None]
-    ):
-        self.items: list[T] = []
-        self.make = make
-        self.accept = accept
-
-    def take(self) -> list[list[T]]:
-        items, self.items = self.items, []
-        return [items[i : i + _CHUNK] for i in range(0, len(items), _CHUNK)]
+Work = list[tuple[AnyOp[Any], Outbox[Any], list[Any]]]
 
 
 class Settler:
@@ -63,44 +42,54 @@ class Settler:
         self._desk = desk
         self._drive = desk.queue.drive
         keys, group, config = desk.keys, desk.group, desk.config
-        self._events_on = config.events
+        self.events_on = config.events
         self._result_life_s = -(-config.result_life // _SECOND)
-        self._plain = Outbox[str](lambda ids: delivery.settle(keys, group, ids), self._settled)
+        self._plain = Outbox[str](
+            "acks", lambda ids: delivery.settle(keys, group, ids), self._settled
+        )
         self._rich = Outbox[Settled](
-            lambda each: delivery.settle_with(keys, group, each), self._were_settled
-        )
+            "results", lambda each: delivery.settle_with(keys, group, each), self._were_settled,
+            lambda settled: len(settled.result or b""),
+        )  # fmt: skip
         self._parked = Outbox[Parked](
-            lambda each: delivery.retry(keys, group, [parked.row for parked in each]),
-            self._were_parked,
-        )
+            "retries", lambda each: delivery.retry(keys, group, [parked.row for parked in each]),
+            self._were_parked, lambda parked: len(parked.row[2]),
+        )  # fmt: skip
         kept = config.letters_kept or 0
         self._burials = Outbox[tuple[Burial, int]](
+            "letters",
             lambda each: delivery.bury(keys, group, [burial for burial, _ in each], kept),
-            self._were_buried,
-        )
+            self._were_buried, lambda burial: len(burial[0].d),
+        )  # fmt: skip
         self._released = Outbox[tuple[str, bytes, bytes]](
-            lambda each: delivery.release(keys, group, each), self._were_released
+            "entries handed back", lambda each: delivery.release(keys, group, each),
+            self._were_released, lambda entry: len(entry[1]),
+        )  # fmt: skip
+        self._forgotten = Outbox[str](
+            "cancellations", lambda ids: delivery.forget_cancelled(keys, ids)
         )
-        self._progress = Outbox[tuple[str, Any]](
-            lambda each: looking.note_progress(keys, dict(each)), lambda *_: None
-        )
+        self._progress = Outbox[tuple[str, bytes]](
+            "progress", lambda each: looking.note_progress(keys, dict(each)),
+            weight=lambda said: len(said[1]),
+        )  # fmt: skip
         self._events = Outbox[Sequence[Arg]](
-            lambda events: emit(keys, events, config.events_kept), lambda *_: None
+            "events", lambda events: emit(keys, events, config.events_kept)
         )
+        self._entries: tuple[Outbox[Any], ...] = (
+            self._plain, self._rich, self._parked, self._burials, self._released,
+        )  # fmt: skip
+        # Events last: they tell of what the others did.
+        self._boxes: tuple[Outbox[Any], ...] = (
+            *self._entries, self._forgotten, self._progress, self._events,
+        )  # fmt: skip
         self._wake = asyncio.Event()
         self._closing = False
         self._health = Health("settling")
 
     @property
     def waiting(self) -> int:
-        """How many entries are not settled yet."""
-        return (
-            len(self._plain.items)
-            + len(self._rich.items)
-            + len(self._parked.items)
-            + len(self._burials.items)
-            + len(self._released.items)
-        )
+        """How many entries the server does not know the outcome of yet."""
+        return sum(len(box.items) + box.under_way for box in self._entries)
 
     def done(self, entry: Entry, value: Any) -> None:
         """The job ended well."""
@@ -108,10 +97,13 @@ class Settler:
         result = None
         if value is not None and self._desk.config.store_results:
             result = _encode_result(value)
-        if result is None and place_of(job_id) is None:
+        if place_of(job_id) is not None:
+            self._desk.metrics.counts["batch_bits"] += 1
+        elif result is None:
             self._plain.items.append(entry.id)
-        else:
-            self._rich.items.append(Settled(entry.id, job_id, result, self._result_life_s))
+            self._wake.set()
+            return
+        self._rich.items.append(Settled(entry.id, job_id, result, self._result_life_s))
         self._wake.set()
 
     def cancelled(self, entry: Entry) -> None:
@@ -140,7 +132,7 @@ class Settler:
 
     def tell(self, fields: Sequence[Arg]) -> None:
         """Write an event with the next flush."""
-        if not self._events_on:
+        if not self.events_on:
             return
         if len(self._events.items) >= _EVENTS_HELD:
             self._desk.metrics.counts["events_dropped"] += 1
@@ -148,7 +140,7 @@ class Settler:
         self._events.items.append(fields)
         self._wake.set()
 
-    def progress(self, job_id: str, value: Any) -> None:
+    def progress(self, job_id: str, value: bytes) -> None:
         self._progress.items.append((job_id, value))
         self._wake.set()
 
@@ -158,50 +150,69 @@ class Settler:
         self._wake.set()
 
     async def run(self) -> None:
-        """Flush whenever there is something, until closed."""
-        while not self._closing:
-            await self._wake.wait()
+        """Flush whenever there is something, until closed and empty."""
+        while not self._closing or any(box.items for box in self._boxes):
+            await self._woken()
             self._wake.clear()
             await asyncio.sleep(0)  # what is about to finish in this turn of the loop comes along
-            await self._flush()
+            await self.flush()
 
-    async def _flush(self) -> None:
+    async def _woken(self) -> None:
+        """Return when there is something new, or when a box has rested enough."""
+        rests = [box.rests_until for box in self._boxes if box.items]
+        left = max(0.0, min(rests) - time.monotonic()) if rests else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left):
+                await self._wake.wait()
+
+    async def flush(self) -> None:
+        """Bring everything to the server that it does not refuse at the moment."""
         while work := self._gather():
+            answers: Sequence[Any] | None = None
             try:
                 answers = await self._drive.attempt([op for op, _, _ in work])
             except ChasquiError as error:
-                answers = [error] * len(work)
-            failure: ChasquiError | None = None
-            for (_, box, chunk), answer in zip(work, answers, strict=True):
-                if isinstance(answer, ChasquiError):
-                    failure = answer
-                    box.items = chunk + box.items
-                else:
-                    box.accept(chunk, answer)
-            if failure is not None:
+                failure = error
+            finally:
+                self._account(work, answers)
+            if answers is None:
                 await self._health.trouble(failure)
             else:
                 self._health.fine()
 
-    def _gather(self) -> list[tuple[AnyOp[Any], Outbox[Any], list[Any]]]:
-        # Events last: they tell of what the others did.
-        boxes: tuple[Outbox[Any], ...] = (
-            self._plain, self._rich, self._parked, self._burials, self._released,
-            self._progress, self._events,
-        )  # fmt: skip
-        return [(box.make(chunk), box, chunk) for box in boxes for chunk in box.take()]
+    def _gather(self) -> Work:
+        now = time.monotonic()
+        return [
+            (box.make(chunk), box, chunk)
+            for box in self._boxes
+            if box.items and box.rests_until <= now
+            for chunk in box.take()
+        ]
+
+    def _account(self, work: Work, answers: Sequence[Any] | None) -> None:
+        # What goes back keeps its order, so the last chunk goes first.
+        for i, (_, box, chunk) in reversed(list(enumerate(work))):
+            if answers is None:
+                box.put_back(chunk)
+            elif isinstance(answers[i], ChasquiError):
+                box.refused(chunk, answers[i])
+        for (_, box, chunk), answer in zip(work, answers or [], strict=False):
+            if not isinstance(answer, ChasquiError):
+                box.accepted(chunk, answer)
 
     def _settled(self, ids: Sequence[str], flags: Sequence[bool]) -> None:
         counts = self._desk.metrics.counts
         won = sum(flags)
         counts["settled"] += won
         counts["settled_elsewhere"] += len(flags) - won
+        settled = self._desk.settled
         for entry_id in ids:
-            self._desk.settled(entry_id)
+            settled(entry_id)
 
     def _were_settled(self, settled: list[Settled], flags: list[bool]) -> None:
         self._settled([each.entry_id for each in settled], flags)
-        self._desk.metrics.counts["batch_bits"] += sum(flags)
+        # Forgotten only now: the mark must outlive a crash before the settlement.
+        self._forgotten.items += [each.job_id for each in settled if each.dead]
 
     def _were_parked(self, parked: list[Parked], flags: list[bool]) -> None:
         self._settled([each.row[0] for each in parked], flags)
@@ -227,6 +238,9 @@ class Settler:
 def _encode_result(value: Any) -> bytes:
     """The job is done whatever it returned: what cannot be kept is replaced by the reason."""
     try:
-        return encode_payload(value)
+        result = encode_payload(value)
     except EncodeError as error:
         return encode_payload({"chasqui_error": str(error)})
+    if len(result) > _RESULT_BYTES:
+        return encode_payload({"chasqui_error": f"the result has {len(result)} bytes, too many"})
+    return result

@@ -15,7 +15,8 @@ from airflow_provider_chasqui.core.job import Entry, Rejected
 from airflow_provider_chasqui.core.op import Arg
 from airflow_provider_chasqui.core.ops.delivery import Burial
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
-from airflow_provider_chasqui.engine.desk import Desk, Run
+from airflow_provider_chasqui.engine.context import Run
+from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.settler import Settler
 
 log = logging.getLogger("chasqui")
@@ -38,9 +39,10 @@ class Verdict:
 
     def begins(self, run: Run) -> None:
         """A run starts."""
-        entry = run.entry
         self._desk.started(run)
-        job = entry.job
+        if not self._settler.events_on:
+            return
+        job = run.entry.job
         fields: list[Arg] = ["e", "active", "id", job.id, "ts", self._desk.clock()]
         if job.name:
             fields += ("n", job.name)
@@ -51,21 +53,17 @@ class Verdict:
         """The handler returned."""
         if isinstance(value, Snooze):
             self._ended(run)
-            self._settler.park(run.entry, run.entry.job.attempt, max(0, value.delay // _MS), None)
+            self._settler.park(run.entry, run.entry.job.attempt, value.delay // _MS, None)
         elif isinstance(value, Retry):
-            self._failed(run, value.reason, value.reason, max(0, value.after // _MS))
+            self._failed(run, value.reason, value.reason, value.after // _MS)
         else:
             self._done(run, value)
 
     def raised(self, run: Run, error: BaseException) -> None:
         """The handler raised."""
-        text = f"{type(error).__name__}: {error}"
-        if isinstance(error, Unrecoverable):
-            self._failed(run, str(error), text, None, "unrecoverable")
-        elif isinstance(error, DecodeError):
-            self._failed(run, error.message, str(error), None)
-        else:
-            self._failed(run, str(error), text, None)
+        said = error.message if isinstance(error, DecodeError) else _said(error)
+        verdict = "unrecoverable" if isinstance(error, Unrecoverable) else ""
+        self._failed(run, said, f"{type(error).__name__}: {said}", None, verdict)
 
     def cancelled(self, run: Run) -> None:
         """The job was cancelled while it ran or before it began."""
@@ -76,6 +74,14 @@ class Verdict:
         for name in ("failed", "dlq"):
             extras = {"attempt": attempt, "reason": "cancelled"}
             self._settler.tell(event_fields(name, job.id, now_ms, job.name, **extras))
+
+    def dropped(self, entry: Entry) -> None:
+        """The entry was lost or cancelled while it waited for a worker."""
+        if entry.id in self._desk.cancelled:
+            self.cancelled(Run(entry, None))
+        else:  # it runs elsewhere
+            self._desk.finished(entry.id)
+            self._desk.settled(entry.id)
 
     def interrupted(self, run: Run) -> None:
         """The run was cut off by the shutdown: hand it back; the run counts."""
@@ -105,6 +111,8 @@ class Verdict:
         job = run.entry.job
         self._desk.metrics.ran(job.name, seconds, ok=True)
         self._settler.done(run.entry, value)
+        if not self._settler.events_on:
+            return
         fields: list[Arg] = ["e", "completed", "id", job.id, "ts", self._desk.clock()]
         if job.name:
             fields += ("n", job.name)
@@ -147,5 +155,14 @@ class Verdict:
         self._settler.bury(burial, runs)
 
     def _ended(self, run: Run) -> float:
-        self._desk.finished(run.entry.id)
-        return time.perf_counter() - run.started
+        seconds = time.perf_counter() - run.started
+        self._desk.finished(run.entry.id, seconds)
+        return seconds
+
+
+def _said(error: BaseException) -> str:
+    """The text of a handler's error, which may be of a class that cannot say it."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be shown)"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Coroutine, Generator
 from typing import Any
 
 from airflow_provider_chasqui.core.job import Entry
 from airflow_provider_chasqui.engine.channel import Channel
-from airflow_provider_chasqui.engine.context import Context
-from airflow_provider_chasqui.engine.desk import Desk, Run
+from airflow_provider_chasqui.engine.context import Context, Run
+from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.handlers import Handler
 from airflow_provider_chasqui.engine.settler import Settler
 from airflow_provider_chasqui.engine.verdict import Verdict
+
+# A worker whose handlers never wait lets the others have the loop this often.
+_SLICE_S = 0.01
 
 
 class Isolated:
@@ -53,60 +57,79 @@ class Workers:
         self._desk = desk
         self._settler = settler
         self._verdict = verdict
+        self._task: asyncio.Task[Any] | None = None
         self.channel: Channel[tuple[Entry, Handler]] = Channel()
 
     async def run(self) -> None:
+        self._task = asyncio.current_task()
         async with asyncio.TaskGroup() as group:
             for number in range(self._desk.config.concurrency):
                 group.create_task(self._work(), name=f"chasqui-worker-{number}")
 
     async def _work(self) -> None:
-        while (item := await self.channel.take()) is not None:
-            await self._run_one(*item)
-
-    async def _run_one(self, entry: Entry, handler: Handler) -> None:
-        desk, verdict = self._desk, self._verdict
-        if entry.id in desk.lost:  # taken over while it waited here: it runs elsewhere
-            desk.finished(entry.id)
-            desk.settled(entry.id)
-            return
-        context = Context(entry, handler.timeout_s, self._settler.progress)
-        run = Run(entry, context)
-        if entry.job.id in desk.cancelled:
-            verdict.cancelled(run)
-            return
         task = asyncio.current_task()
         assert task is not None
-        run.interrupt = task.cancel
+        desk, clock = self._desk, time.perf_counter
+        yield_at = 0.0
+        while (item := await self.channel.take()) is not None:
+            entry, handler = item
+            if entry.id in desk.lost or entry.id in desk.cancelled:
+                self._verdict.dropped(entry)
+                continue
+            run = Run(entry, handler.timeout_s)
+            run.interrupt = task.cancel
+            await self._run_one(task, run, handler)
+            if (now := clock()) > yield_at:
+                await asyncio.sleep(0)
+                yield_at = now + _SLICE_S
+
+    async def _run_one(self, task: asyncio.Task[Any], run: Run, handler: Handler) -> None:
+        verdict, job = self._verdict, run.entry.job
         verdict.begins(run)
         try:
-            call = handler.call
-            coroutine = call(entry.job, context) if handler.wants_context else call(entry.job)
-            if handler.timeout_s is None:
+            if handler.wants_context:
+                coroutine = handler.call(job, Context(run, self._settler.progress))
+            else:
+                coroutine = handler.call(job)
+            if run.deadline is None:
                 value = await Isolated(coroutine)
             else:
-                value = await self._in_time(coroutine, context, handler.timeout_s)
+                value = await self._in_time(coroutine, run)
         except asyncio.CancelledError as error:
-            if run.asked_to_stop:
-                task.uncancel()
+            if run.cancelled:
                 verdict.cancelled(run)
-            elif task.cancelling():
+            elif self._shut_down:
                 verdict.interrupted(run)
                 raise
             else:
                 verdict.raised(run, error)
-        except Exception as error:
+        except KeyboardInterrupt:
+            verdict.interrupted(run)
+            raise
+        except BaseException as error:
             verdict.raised(run, error)
         else:
             verdict.returned(run, value)
+        if not self._shut_down:
+            # Neither our interruption nor one that the handler did to itself is for the next run.
+            while task.cancelling():
+                task.uncancel()
 
-    async def _in_time(self, coroutine: Any, context: Context, timeout_s: float) -> Any:
+    @property
+    def _shut_down(self) -> bool:
+        return self._task is not None and self._task.cancelling() > 0
+
+    async def _in_time(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
         loop = asyncio.get_running_loop()
+
+        def moment() -> float:
+            return loop.time() + (run.seconds_left or 0.0)
+
         try:
-            async with asyncio.timeout_at(loop.time() + timeout_s) as limit:
-                context._reschedule = limit.reschedule
+            async with asyncio.timeout_at(moment()) as limit:
+                run.on_extend = lambda: limit.reschedule(moment())
                 return await Isolated(coroutine)
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise TimeoutError(f"the handler ran for more than {timeout_s:g} s") from error
+            raise run.too_slow() from error

@@ -18,6 +18,7 @@ from airflow_provider_chasqui.core.op import (
     as_flags,
     as_int,
     as_is,
+    as_score,
     as_true,
     command,
     script,
@@ -234,11 +235,41 @@ def resign(lock: str, holder: str) -> Op[bool]:
     return script("resign", as_true, [lock], [holder])
 
 
-def cancelled(keys: Keys) -> Op[list[str]]:
-    """Ids of jobs that somebody asked to cancel."""
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """An entry that is pending for a consumer; `deliveries` counts the last one too."""
+
+    entry_id: str
+    deliveries: int
+
+
+def pending_of(keys: Keys, group: str, consumer: str, count: int) -> Op[list[Undelivered]]:
+    """What is pending for one consumer, oldest first."""
     return command(
-        "ZRANGE", keys.cancelled, 0, -1,
-        parse=lambda reply: [job_id.decode("utf-8", "replace") for job_id in reply],
+        "XPENDING", keys.stream, group, "-", "+", count, consumer,
+        parse=lambda reply: [Undelivered(each[0].decode(), int(each[3])) for each in reply],
+        absent=list,
+    )  # fmt: skip
+
+
+def entry_at(keys: Keys, entry_id: str) -> Op[list[Any]]:
+    """One entry as it stands in the stream, raw; empty if it is gone."""
+    return command("XRANGE", keys.stream, entry_id, entry_id, parse=as_is)
+
+
+def cancels_asked(keys: Keys) -> Op[bool]:
+    """Whether there is any job that somebody asked to cancel."""
+    return command("EXISTS", keys.cancelled, parse=as_true)
+
+
+def cancel_marks(keys: Keys, job_ids: Sequence[str]) -> Op[list[int]]:
+    """When each job was asked to be cancelled, in ms; -1 if never.
+
+    A job that was created later bears the same id, but is not the one that was meant.
+    """
+    return command(
+        "ZMSCORE", keys.cancelled, *job_ids,
+        parse=lambda reply: [-1 if score is None else as_score(score) for score in reply],
     )  # fmt: skip
 
 

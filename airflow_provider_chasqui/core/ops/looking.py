@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import place_of
-from airflow_provider_chasqui.core.codec import decode_payload, encode_payload
+from airflow_provider_chasqui.core.codec import decode_payload
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.event import Event, parse_event
 from airflow_provider_chasqui.core.ids import time_of
@@ -194,10 +194,9 @@ def progress(keys: Keys, job_id: str) -> Op[Any]:
     return command("GET", keys.progress(job_id), parse=lambda reply: _result(reply)[1])
 
 
-def note_progress(keys: Keys, values: Mapping[str, Any]) -> Op[int]:
-    """Keep what running handlers say, by job id."""
-    args: list[Arg] = [_PROGRESS_LIFE_S]
-    args += [encode_payload(value) for value in values.values()]
+def note_progress(keys: Keys, values: Mapping[str, bytes]) -> Op[int]:
+    """Keep what running handlers say, by job id; values are encoded already."""
+    args: list[Arg] = [_PROGRESS_LIFE_S, *values.values()]
     return script("note_progress", as_int, [keys.progress(job_id) for job_id in values], args)
 
 
