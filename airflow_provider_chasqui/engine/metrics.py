@@ -1,13 +1,24 @@
-"""What a worker counts. Plain numbers here; `exporter` gives them to Prometheus."""
+"""What a worker counts. Plain numbers here; `Exporter` gives them to Prometheus.
+
+Names are ChasquiMQ's where it has them (`chasquimq_…`), ours for the rest (`chasqui_…`).
+"""
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
 
 _BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
+# Job names come from callers: one that puts an id into them must not fill the memory.
+NAMES_MOST = 1000
+OTHER = "(other)"
+# A part that leads sets its gauges all the time; one that no longer does is silent.
+_FRESH_S = 15.0
 
 
 class Histogram:
@@ -23,6 +34,10 @@ class Histogram:
         self.counts[bisect_left(_BUCKETS, seconds)] += 1
         self.total += seconds
 
+    def absorb(self, counts: Iterable[int], total: float) -> None:
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, counts, strict=True)]
+        self.total += total
+
     def buckets(self) -> list[tuple[str, float]]:
         running, pairs = 0, []
         for edge, count in zip([*map(str, _BUCKETS), "+Inf"], self.counts, strict=True):
@@ -31,24 +46,122 @@ class Histogram:
         return pairs
 
 
+class Tally(Counter[K], Generic[K]):
+    """A counter of at most so many names; what comes after them is counted as one."""
+
+    def __init__(self, other: K):
+        super().__init__()
+        self._other = other
+
+    def __setitem__(self, key: K, value: int) -> None:
+        if key in self or len(self) < NAMES_MOST or key == self._other:
+            super().__setitem__(key, value)
+        else:
+            super().__setitem__(self._other, self[self._other] + value)
+
+
+class Gauges(dict[str, float]):
+    """Last values, each with the moment it was set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_at: dict[str, float] = {}
+
+    def __setitem__(self, key: str, value: float) -> None:
+        self.set_at[key] = time.monotonic()
+        super().__setitem__(key, value)
+
+    def absorb(self, theirs: Mapping[str, tuple[float, float]]) -> None:
+        """Take gauges of another process of this machine: (value, moment) by key."""
+        for key, (value, set_at) in theirs.items():
+            mine = self.get(key)
+            if mine is None:
+                pass
+            elif key in _SUMMED:
+                value, set_at = mine + value, max(set_at, self.set_at[key])
+            elif key in _OLDEST:
+                value, set_at = min(mine, value), max(set_at, self.set_at[key])
+            elif self.set_at[key] >= set_at:
+                continue
+            super().__setitem__(key, value)
+            self.set_at[key] = set_at
+
+    def fresh(self) -> dict[str, float]:
+        now = time.monotonic()
+        return {
+            key: value for key, value in dict(self).items() if now - self.set_at[key] < _FRESH_S
+        }
+
+
 class Metrics:
-    """Counters of one consumer; names as ChasquiMQ's where it has them."""
+    """Counters of one consumer."""
 
     def __init__(self, queue: str):
         self.queue = queue
-        self.completed: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
-        self.retried: Counter[str] = Counter()
-        self.buried: Counter[tuple[str, str]] = Counter()
+        self.completed: Counter[str] = Tally(OTHER)
+        self.failed: Counter[str] = Tally(OTHER)
+        self.retried: Counter[str] = Tally(OTHER)
+        self.buried: Counter[tuple[str, str]] = Tally((OTHER, OTHER))
         self.duration: dict[str, Histogram] = {}
         self.counts: Counter[str] = Counter()
-        self.gauges: dict[str, float] = {}
+        self.gauges = Gauges()
 
     def ran(self, name: str, seconds: float, ok: bool) -> None:
+        seen = self._span(name)
         (self.completed if ok else self.failed)[name] += 1
-        if name not in self.duration:
-            self.duration[name] = Histogram()
-        self.duration[name].see(seconds)
+        seen.see(seconds)
+
+    def _span(self, name: str) -> Histogram:
+        seen = self.duration.get(name)
+        if seen is None:
+            if len(self.duration) >= NAMES_MOST:
+                name = OTHER
+            seen = self.duration.setdefault(name, Histogram())
+        return seen
+
+    def snapshot(self) -> dict[str, Any]:
+        """All numbers as JSON can carry them, to be added up by another process."""
+        gauges = self.gauges
+        return {
+            "queue": self.queue,
+            "completed": dict(self.completed),
+            "failed": dict(self.failed),
+            "retried": dict(self.retried),
+            "buried": [[*key, count] for key, count in dict(self.buried).items()],
+            "duration": {
+                name: [list(seen.counts), seen.total] for name, seen in dict(self.duration).items()
+            },
+            "counts": dict(self.counts),
+            "gauges": {key: [value, gauges.set_at[key]] for key, value in dict(gauges).items()},
+        }
+
+    def absorb(self, snapshot: Mapping[str, Any], *, gauges: bool = True) -> None:
+        """Add the numbers of another process. One that has ended counts, but has no gauges."""
+        for mine, theirs in (
+            (self.completed, snapshot["completed"]),
+            (self.failed, snapshot["failed"]),
+            (self.retried, snapshot["retried"]),
+            (self.counts, snapshot["counts"]),
+        ):
+            for key, count in theirs.items():
+                mine[key] += count
+        for reason, name, count in snapshot["buried"]:
+            self.buried[reason, name] += count
+        for name, (counts, total) in snapshot["duration"].items():
+            self._span(name).absorb(counts, total)
+        if gauges:
+            self.gauges.absorb(snapshot["gauges"])
+
+
+def add_up(snapshots: Iterable[tuple[Mapping[str, Any], bool]]) -> list[Metrics]:
+    """Return one Metrics for each queue; the flag says whether the process still lives."""
+    by_queue: dict[str, Metrics] = {}
+    for snapshot, alive in snapshots:
+        queue = snapshot["queue"]
+        if queue not in by_queue:
+            by_queue[queue] = Metrics(queue)
+        by_queue[queue].absorb(snapshot, gauges=alive)
+    return list(by_queue.values())
 
 
 _COUNTS = {
@@ -56,11 +169,9 @@ _COUNTS = {
     "lock_acquired": ("chasquimq_promoter_lock_acquired", "Times the lead was taken or kept"),
     "lock_lost": ("chasquimq_promoter_lock_lost", "Times somebody else had the lead"),
     "reclaimed": ("chasquimq_consumer_reclaimed", "Entries taken over from other consumers"),
-    "reads": ("chasqui_reads", "Batches read"),
-    "entries": ("chasqui_entries", "Entries read"),
     "settled": ("chasqui_settled", "Entries settled"),
     "settled_elsewhere": ("chasqui_settled_elsewhere", "Entries that somebody else had settled"),
-    "batch_bits": ("chasqui_batch_bits", "Jobs of batches settled"),
+    "batch_bits": ("chasqui_batch_bits", "Jobs settled together with a result or a batch bit"),
     "renewed": ("chasqui_keeper_renewed", "Renewals of running entries"),
     "lost": ("chasqui_keeper_lost", "Running entries that were taken over"),
     "fired": ("chasqui_scheduler_fired", "Jobs fired by repeats"),
@@ -69,58 +180,109 @@ _COUNTS = {
     "swept": ("chasqui_consumers_swept", "Dead consumers removed"),
 }
 _GAUGES = {
-    "delayed": ("chasquimq_delayed_zset_depth", "Jobs not yet due"),
+    "delayed": ("chasquimq_delayed_zset_depth", "Jobs not yet due, as the promoter saw"),
     "late_ms": ("chasquimq_promoter_oldest_pending_lag_ms", "How late the oldest due job is"),
-    "batch_size": ("chasquimq_consumer_batch_size", "Entries in the last read"),
-    "running": ("chasqui_running", "Jobs running now"),
-    "buffered": ("chasqui_buffered", "Entries read and not yet started"),
-    "unsettled": ("chasqui_unsettled", "Outcomes on their way to the server"),
+    "running": ("chasqui_running", "Jobs that this worker runs now"),
+    "waiting": ("chasqui_queue_waiting", "Entries of the queue that nobody has taken"),
+    "pending": ("chasqui_queue_pending", "Entries that some worker has taken and not settled"),
+    "later": ("chasqui_queue_delayed", "Jobs not yet due"),
+    "dead": ("chasqui_queue_dead", "Letters"),
+    "lag": ("chasqui_queue_lag", "Entries that the group has not read"),
+    "oldest_s": ("chasqui_queue_oldest_entry_age_seconds", "Age of the oldest entry"),
+    "consumers": ("chasqui_queue_consumers", "Members of the consumer group"),
 }
+_SUMMED = frozenset({"running"})
+# The moment of the last read: of several processes, the one that is worst off.
+_OLDEST = frozenset({"read_at"})
+
+Source = Metrics | Callable[[], Iterable[Metrics]]
 
 
 class Exporter:
-    """A prometheus_client collector over one or more consumers' metrics."""
+    """A prometheus_client collector over consumers' metrics, added up by queue.
 
-    def __init__(self, *metrics: Metrics):
-        self._metrics = metrics
+    A source is a consumer's Metrics, or a function that returns some when it is asked.
+    """
+
+    def __init__(self, *sources: Source):
+        self._sources = sources
+
+    def metrics(self) -> list[Metrics]:
+        found: list[Metrics] = []
+        for source in self._sources:
+            found += [source] if isinstance(source, Metrics) else source()
+        return add_up((one.snapshot(), True) for one in found)
 
     def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import (
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
+        from prometheus_client.core import GaugeMetricFamily, SummaryMetricFamily
 
-        def by_name(name: str, text: str, field: str) -> Any:
-            family = CounterMetricFamily(name, text, labels=["queue", "name"])
-            for one in self._metrics:
-                for job_name, count in getattr(one, field).items():
-                    family.add_metric([one.queue, job_name], count)
-            return family
-
-        yield by_name("chasquimq_jobs_completed", "Jobs that ended well", "completed")
-        yield by_name("chasquimq_jobs_failed", "Runs that failed", "failed")
-        yield by_name("chasquimq_retries_scheduled", "Runs that will be tried again", "retried")
-        dead = CounterMetricFamily(
-            "chasquimq_dlq_routed", "Jobs that died", labels=["queue", "reason", "name"]
+        every = self.metrics()
+        yield from _by_name(every)
+        sizes = SummaryMetricFamily(
+            "chasquimq_consumer_batch_size", "Entries in a read", labels=["queue"]
         )
-        spans = HistogramMetricFamily(
-            "chasquimq_handler_duration_seconds", "How long handlers ran", labels=["queue", "name"]
-        )
-        for one in self._metrics:
-            for (reason, job_name), count in one.buried.items():
-                dead.add_metric([one.queue, reason, job_name], count)
-            for job_name, seen in one.duration.items():
-                spans.add_metric([one.queue, job_name], seen.buckets(), seen.total)
-        yield dead
-        yield spans
-        for key, (name, text) in _COUNTS.items():
-            total = CounterMetricFamily(name, text, labels=["queue"])
-            for one in self._metrics:
-                total.add_metric([one.queue], one.counts[key])
-            yield total
+        for one in every:
+            sizes.add_metric([one.queue], one.counts["reads"], one.counts["entries"])
+        yield sizes
+        yield from _plain_counts(every)
+        gauges = [(one.queue, one.gauges.fresh()) for one in every]
         for key, (name, text) in _GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=["queue"])
-            for one in self._metrics:
-                gauge.add_metric([one.queue], one.gauges.get(key, 0.0))
+            for queue, fresh in gauges:
+                if key in fresh:
+                    gauge.add_metric([queue], fresh[key])
             yield gauge
+        age = GaugeMetricFamily(
+            "chasqui_last_read_age_seconds", "Since the server answered a read", labels=["queue"]
+        )
+        for one in every:
+            if "read_at" in one.gauges:
+                age.add_metric([one.queue], max(0.0, time.monotonic() - one.gauges["read_at"]))
+        yield age
+
+
+def _plain_counts(every: Iterable[Metrics]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily
+
+    for key, (name, text) in _COUNTS.items():
+        total = CounterMetricFamily(name, text, labels=["queue"])
+        for one in every:
+            total.add_metric([one.queue], one.counts[key])
+        yield total
+
+
+def _by_name(every: Iterable[Metrics]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    completed = CounterMetricFamily(
+        "chasquimq_jobs_completed", "Jobs that ended well", labels=["queue", "name"]
+    )
+    failed = CounterMetricFamily(
+        "chasquimq_jobs_failed", "Runs that failed", labels=["queue", "kind", "name"]
+    )
+    retried = CounterMetricFamily(
+        "chasquimq_retries_scheduled", "Runs that will be tried again", labels=["queue", "name"]
+    )
+    dead = CounterMetricFamily(
+        "chasquimq_dlq_routed", "Jobs that died", labels=["queue", "reason", "name"]
+    )
+    spans = HistogramMetricFamily(
+        "chasquimq_handler_duration_seconds", "How long handlers ran", labels=["queue", "name"]
+    )
+    for one in every:
+        for name, count in one.completed.items():
+            completed.add_metric([one.queue, _label(name)], count)
+        for name, count in one.failed.items():
+            failed.add_metric([one.queue, "error", _label(name)], count)
+        for name, count in one.retried.items():
+            retried.add_metric([one.queue, _label(name)], count)
+        for (reason, name), count in one.buried.items():
+            dead.add_metric([one.queue, _label(reason), _label(name)], count)
+        for name, seen in one.duration.items():
+            spans.add_metric([one.queue, _label(name)], seen.buckets(), seen.total)
+    yield from (completed, failed, retried, dead, spans)
+
+
+def _label(text: str) -> str:
+    """A name from the wire may hold half a character, which Prometheus' format cannot."""
+    return text.encode("utf-8", "replace").decode()

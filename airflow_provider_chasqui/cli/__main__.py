@@ -1,0 +1,5 @@
+"""`python -m airflow_provider_chasqui.cli` is the same as `chasqui`."""
+
+from airflow_provider_chasqui.cli import main
+
+main()

@@ -1,0 +1,168 @@
+"""Which server is meant: one set of options for every command, and the queue they lead to."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.queue import LOCAL, Queue
+from airflow_provider_chasqui.store.target import Target, Tls, from_url
+
+_PANEL = "Connection"
+# A person waits in front of the screen: a failover is worth waiting for, a minute is not.
+_RETRIES = 6
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+Group = Annotated[str, typer.Option("--group", metavar="NAME", help="Consumer group.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")]
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server that the options name."""
+
+    target: Target
+    dialect: str | None = None
+
+    def queue(self, name: str, group: str = "default") -> Queue:
+        """Open a queue there."""
+        config = QueueConfig(group=group)
+        return Queue(name, self.target, config=config, dialect=self.dialect)
+
+
+# As parameters of a function whose signature every command shares.
+def _options(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", "--redis-url", metavar="URL", rich_help_panel=_PANEL, show_default=LOCAL,
+            help="redis://, rediss:// (TLS), unix://, redis+sentinel://, redis+cluster:// "
+            "Else CHASQUI_URL.",
+        ),
+    ] = None,
+    username: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_PANEL, metavar="NAME", help="ACL user. Else CHASQUI_USERNAME.",
+        ),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=_PANEL, metavar="FILE",
+            help="Read the password from it. Else CHASQUI_PASSWORD.",
+        ),
+    ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", rich_help_panel=_PANEL, help="Use TLS, as rediss:// does.")
+    ] = False,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_PANEL, metavar="FILE", help="Trust this authority."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_PANEL, metavar="FILE", help="Client certificate."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_PANEL, metavar="FILE", help="Its private key."),
+    ] = None,
+    tls_insecure: Annotated[
+        bool,
+        typer.Option("--tls-insecure", rich_help_panel=_PANEL, help="Trust any certificate."),
+    ] = False,
+    dialect: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_PANEL, metavar="native|portable", help="Do not ask the server.",
+        ),
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", rich_help_panel=_PANEL, help="Show tracebacks.")
+    ] = False,
+) -> Server:  # fmt: skip
+    env = os.environ
+    chosen = url or env.get("CHASQUI_URL") or env.get("CHASQUI_REDIS_URL") or LOCAL
+    target = from_url(chosen)
+    if "retries=" not in chosen:
+        target = replace(target, retries=_RETRIES)
+    username = username or env.get("CHASQUI_USERNAME")
+    password = _password(password_file)
+    if username:
+        target = replace(target, username=username)
+    if password:
+        target = replace(target, password=password)
+    if tls or tls_ca or tls_cert or tls_key or tls_insecure:
+        target = replace(target, tls=_tls(target.tls, tls_ca, tls_cert, tls_key, tls_insecure))
+    return Server(target, dialect)
+
+
+def _password(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get("CHASQUI_PASSWORD")
+    try:
+        text = file.read_text().rstrip("\r\n")
+    except (OSError, UnicodeError, ValueError) as cause:
+        raise BadInput(f"cannot read the password file {str(file)!r}: {_why(cause)}") from cause
+    if not text:
+        raise BadInput(f"the password file {str(file)!r} is empty")
+    return text
+
+
+def _why(cause: Exception) -> str:
+    return cause.strerror or str(cause) if isinstance(cause, OSError) else type(cause).__name__
+
+
+def _tls(
+    given: Tls | None, ca: Path | None, cert: Path | None, key: Path | None, insecure: bool
+) -> Tls:
+    files = [str(each) if each else None for each in (ca, cert, key)]
+    for file in files:
+        if file and not os.access(file, os.R_OK):
+            raise BadInput(f"cannot read the TLS file {file!r}")
+    base = given or Tls()
+    return Tls(
+        files[0] or base.ca_file,
+        files[1] or base.cert_file,
+        files[2] or base.key_file,
+        base.verify and not insecure,
+        base.check_hostname,
+    )
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the connection options; it gets them as one argument, `server`."""
+    own = inspect.signature(command)
+    shared = inspect.signature(_options)
+    hints = get_type_hints(command, include_extras=True)
+    more = get_type_hints(_options, include_extras=True)
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> Any:
+        server = _options(**{name: given.pop(name) for name in shared.parameters})
+        return command(server=server, **given)
+
+    parameters = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+        for name, parameter in own.parameters.items()
+        if name != "server"
+    ]
+    parameters += [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=more[name])
+        for name, parameter in shared.parameters.items()
+    ]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    del wrapper.__wrapped__
+    return wrapper

@@ -1,0 +1,120 @@
+"""worker: run handlers on queues, in as many processes as you like."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_provider_chasqui.cli.server import Server, connected
+from airflow_provider_chasqui.cli.spans import span
+from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.policy import U32_MAX, RetryDefaults
+from airflow_provider_chasqui.store.target import Target
+
+
+class Level(StrEnum):
+    """How much is logged."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+@dataclass(frozen=True)
+class WorkPlan:
+    """What every process of a worker is told; it holds the password, so it travels by pipe."""
+
+    handlers: str
+    folder: str
+    queues: tuple[str, ...]
+    target: Target
+    dialect: str | None
+    config: ConsumerConfig
+    log_level: str = "info"
+    log_json: bool = False
+
+
+@connected
+def worker(
+    handlers: Annotated[
+        str, typer.Argument(metavar="MODULE:HANDLERS", help="A Handlers, a function or a factory.")
+    ],
+    server: Server,
+    queue: Annotated[
+        list[str], typer.Option("--queue", "-q", metavar="QUEUE", help="May be given again.")
+    ],
+    concurrency: Annotated[
+        int,
+        typer.Option(
+            "--concurrency", "-c", min=1, max=100_000, help="Jobs at once, per queue and process.",
+        ),
+    ] = 100,
+    processes: Annotated[int, typer.Option("--processes", "-p", min=1, max=1024)] = 1,
+    max_attempts: Annotated[
+        int, typer.Option(min=0, max=U32_MAX, help="Runs of a job that does not say itself.")
+    ] = 25,
+    store_results: Annotated[
+        bool, typer.Option("--store-results", help="Keep what handlers return.")
+    ] = False,
+    result_life: Annotated[
+        timedelta, typer.Option(parser=span, metavar="SPAN", help="How long results are kept.")
+    ] = timedelta(hours=1),
+    group: Annotated[str, typer.Option(metavar="NAME", help="Consumer group.")] = "default",
+    claim_after: Annotated[
+        timedelta,
+        typer.Option(parser=span, metavar="SPAN", help="When a dead worker's jobs are taken over."),
+    ] = timedelta(seconds=30),
+    drain: Annotated[
+        timedelta,
+        typer.Option(parser=span, metavar="SPAN", help="Time to finish what runs, when stopping."),
+    ] = timedelta(seconds=30),
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics, /healthz and /readyz here."),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS")] = "0.0.0.0",
+    log_level: Annotated[Level, typer.Option(case_sensitive=False)] = Level.info,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log in JSON.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="For development: restart when a .py file changes.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Run jobs until SIGTERM or Ctrl-C; what runs may finish, the rest is handed back.
+
+    Exit codes: 0 drained, 1 trouble, 2 bad usage, 128+n ended at once by a second signal n.
+    """
+    from airflow_provider_chasqui.cli.supervisor import Supervisor
+
+    for name in queue:
+        Keys(name)
+    if len(set(queue)) != len(queue):
+        raise BadInput("a queue was given twice; raise --concurrency instead")
+    if ":" not in handlers:
+        raise BadInput("handlers are named module:attribute, as my_app.jobs:handlers")
+    config = ConsumerConfig(
+        group=group,
+        concurrency=concurrency,
+        retry=RetryDefaults(max_attempts=max_attempts),
+        store_results=store_results,
+        result_life=result_life,
+        claim_idle_ms=claim_after // timedelta(milliseconds=1),
+        drain=drain,
+    )
+    # A worker outlasts a failover, however long: it is no person who waits for an answer.
+    target = replace(server.target, retries=Target().retries)
+    plan = WorkPlan(
+        handlers, os.getcwd(), tuple(queue), target, server.dialect, config, log_level, log_json
+    )
+    address = None if metrics_port is None else (metrics_host, metrics_port)
+    supervisor = Supervisor(plan, processes, address, Path.cwd() if reload else None)
+    raise typer.Exit(asyncio.run(supervisor.run()))
