@@ -50,6 +50,23 @@ def span_ms(text: Any, what: str) -> int:
     return int(float(match[1]) * _UNITS_MS[match[2]])
 
 
+def with_defaults(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with the queue and the ship that the operator has named to the driver.
+
+    An application that writes twice must name its ships itself: the second write under the ship of
+    the operator is refused, not passed over.
+    """
+    given = {key.lower() for key in options}
+    found = dict(options)
+    if "queue" not in given and environment.get("CHASQUI_QUEUE"):
+        found["queue"] = environment["CHASQUI_QUEUE"]
+    if "shipid" not in given and environment.get("CHASQUI_SHIP_ID"):
+        found["shipId"] = environment["CHASQUI_SHIP_ID"]
+        if "onexisting" not in given:
+            found["onExisting"] = "fail"
+    return found
+
+
 def check(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     """Return the options under their proper names; refuse secrets and what nobody knows."""
     names = {name.lower(): name for name in known}

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from collections.abc import MutableMapping
+from functools import cache
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -16,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.spark import connection
-from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions
+from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions, with_defaults
 from airflow_provider_chasqui.store.target import Target
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ class ChasquiDataSource(DataSource):
         from airflow_provider_chasqui.spark.writer import ShipWriter
 
         _append_only(overwrite)
-        options = WriteOptions.of(self.options)
+        options = WriteOptions.of(with_defaults(self.options, dict(os.environ)))
         if options.action == "replay":
             return ReplayWriter(self._find(), options, schema)
         return ShipWriter(self._find(), options, schema)
@@ -92,9 +98,32 @@ def register(spark: SparkSession, server: Target | str | None = None) -> None:
     """Make the format "chasqui" known to a session, with the server that it is to use.
 
     Without a server it is looked for where it is used: option url, CHASQUI_CONNECTION, --files.
+    Our code is sent to the executors, unless it came in a zip itself.
     """
+    _send_code(spark)
     source: Any = ChasquiDataSource
     if server is not None:
         # Made here, the class travels by value: the login is in no option and no conf.
         source = type("ChasquiDataSource", (ChasquiDataSource,), {"_given": Target.of(server)})
     spark.dataSource.register(source)
+
+
+@cache
+def _zip() -> str:
+    from airflow_provider_chasqui.spark.packaging import build_zip
+
+    folder = Path(mkdtemp(prefix="chasqui-spark-"))
+    atexit.register(rmtree, folder, ignore_errors=True)
+    return str(build_zip(folder))
+
+
+def _send_code(spark: SparkSession) -> None:
+    if ".zip" in __file__:
+        return
+    try:
+        context = spark.sparkContext
+    except Exception:  # Spark Connect has no context, and another way
+        spark.addArtifacts(_zip(), pyfile=True)
+        return
+    if not str(context.master).startswith("local"):
+        context.addPyFile(_zip())

@@ -40,6 +40,7 @@ def spark(cluster: Cluster) -> Iterator[SparkSession]:
     from pyspark.cloudpickle import register_pickle_by_value
     from pyspark.sql import SparkSession
 
+    from airflow_provider_chasqui.spark.source import register
     from tests.spark import faults
     from tests.spark.cluster import spark_env
 
@@ -72,7 +73,7 @@ def spark(cluster: Cluster) -> Iterator[SparkSession]:
         warnings.simplefilter("ignore")
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    session.sparkContext.addPyFile(str(cluster.zip))
+    register(session)
     register_pickle_by_value(faults)
     yield session
     session.stop()

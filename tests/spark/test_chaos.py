@@ -1,4 +1,4 @@
-"""Processes that end in the middle of a ship: the driver, the server; and two publishers at once."""
+"""Processes that end in the middle of a ship: the driver, the server; and many publishers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_chasqui.core.ops import ships
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.spark.source import register
 from tests.servers import RedisServer
 from tests.spark import faults
 from tests.spark.shipping import assert_exact, leftovers, numbers, ship, where
@@ -64,7 +63,6 @@ def test_a_driver_that_is_killed_leaves_all_or_nothing(
     cluster: Any, spark: Any, queue: Queue, second: Queue
 ) -> None:
     """One dies in the middle of its commit, one between its last task and its commit."""
-    register(spark)
     drivers = [start_driver(cluster, queue, "s", 2), start_driver(cluster, second, "s", None)]
     for driver in drivers:
         said, _ = driver.communicate(timeout=200)
@@ -104,7 +102,6 @@ def test_many_publish_one_ship_at_once(spark: Any, queue: Queue) -> None:
 def test_the_server_dies_while_tasks_stage_and_while_a_commit_publishes(
     spark: Any, redis86_binary: Path, queue_name: str
 ) -> None:
-    register(spark)
     rows = spark.range(0, ROWS, 1, 4).selectExpr("id")
     with (
         RedisServer.start(redis86_binary, aof=True) as server,

@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 from airflow_provider_chasqui.core.errors import UnknownBatch
 from airflow_provider_chasqui.core.ops import ships
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.spark.source import register
 from tests.spark import faults
 from tests.spark.shipping import assert_exact, leftovers, numbers, settle_all, ship
 
@@ -27,7 +26,6 @@ DIRECT = {"delivery": "direct"}
 
 @pytest.fixture(scope="module")
 def rows(spark: Any) -> Any:
-    register(spark)
     df = spark.range(0, ROWS, 1, PARTS).selectExpr("id", "concat('row ', id) AS text")
     # Both workers have run Python before the first fault, so that speed differs by the fault only.
     df.foreachPartition(lambda part: None)

@@ -1,0 +1,40 @@
+"""Dead letters are analysed in Spark, and those that are worth it are replayed.
+
+Connections: `spark_default` (the Spark master) and `chasqui_default` (the Redis server).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import dag, task
+
+from airflow_provider_chasqui.operators.spark_replay import ChasquiSparkReplayOperator
+
+
+@dag(start_date=datetime(2026, 1, 1), schedule=None, catchup=False)
+def spark_replay() -> None:
+    @task.pyspark(conn_id="spark_default")
+    def analyse(spark: Any) -> dict[str, int]:
+        """Count the letters by error, in the session that Airflow has opened."""
+        from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+        from airflow_provider_chasqui.spark.source import register
+
+        register(spark, ChasquiHook().settings.target)
+        letters = (
+            spark.read.format("chasqui").option("queue", "letters").option("view", "dlq").load()
+        )
+        return {row["error"]: row["count"] for row in letters.groupBy("error").count().collect()}
+
+    replay = ChasquiSparkReplayOperator(
+        task_id="replay",
+        queue_name="letters",
+        payload_schema="customer BIGINT, profile STRUCT<tier: STRING>",
+        where="error LIKE 'TimeoutError%' AND data.profile.tier = 'gold'",
+        budget=3,
+    )
+    analyse() >> replay
+
+
+spark_replay()

@@ -1,0 +1,42 @@
+"""Spark computes who gets a letter, workers send them, the DAG waits for all of it and sums up.
+
+Connections: `spark_default` (the Spark master) and `chasqui_default` (the Redis server). Workers:
+`chasqui worker` with a handler for jobs named "send-letter".
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import dag, task
+
+from airflow_provider_chasqui.operators.spark_submit import ChasquiSparkSubmitOperator
+from airflow_provider_chasqui.sensors.batch import ChasquiBatchSensor
+
+CUSTOMERS = """
+    SELECT id AS customer, concat('customer-', id, '@example.org') AS email,
+           named_struct('tier', IF(id % 10 = 0, 'gold', 'blue')) AS profile
+    FROM range({{ params.customers }})
+    WHERE id % 2 = 0
+"""
+
+
+@dag(start_date=datetime(2026, 1, 1), schedule=None, catchup=False, params={"customers": 2000})
+def spark_ship() -> None:
+    ship = ChasquiSparkSubmitOperator(
+        task_id="ship",
+        queue_name="letters",
+        source_sql=CUSTOMERS,
+        job_options={"name": "send-letter", "retry": "5"},
+    )
+    sent = ChasquiBatchSensor(task_id="sent", batch=ship.output, max_failed_ratio=0.01)
+
+    @task
+    def summarise(handle: dict[str, Any], counts: dict[str, Any]) -> str:
+        return f"{counts['done']} of {handle['total']} letters were sent"
+
+    summarise(ship.output, sent.output)
+
+
+spark_ship()

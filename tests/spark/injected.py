@@ -1,0 +1,21 @@
+"""A user's application: it knows Spark and the format "chasqui", and imports nothing of ours."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.range(0, 1000, 1, 4).selectExpr("id", "concat('row ', id) AS text")
+rows.write.format("chasqui").option("name", "injected").mode("append").save()
+jobs = spark.read.format("chasqui").option("queue", sys.argv[1]).option("view", "jobs").load()
+jobs.explain(True)
+print(f"the queue {sys.argv[1]} has {jobs.count()} jobs")
+if len(sys.argv) > 2:  # stay until the test has looked at everything
+    deadline = time.monotonic() + 60
+    while not Path(sys.argv[2]).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+spark.stop()

@@ -1,0 +1,14 @@
+"""Runs one DAG in this process and prints what became of it as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.provider.conftest import Dags
+
+if __name__ == "__main__":
+    run = Dags(Path(sys.argv[1])).run(sys.argv[2])
+    found = {task_id: run.xcom(task_id) for task_id in run.states()}
+    print(json.dumps({"state": run.state, **found}, default=str))

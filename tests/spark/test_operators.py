@@ -1,0 +1,193 @@
+"""The operators with a real spark-submit, a real cluster and real workers, inside Airflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.codec import encode_envelope, encode_member, encode_payload
+from airflow_provider_chasqui.core.op import as_int, command
+from airflow_provider_chasqui.core.ops import ships
+from airflow_provider_chasqui.core.ops.ships import ShipOptions, Stage
+from airflow_provider_chasqui.queue import Queue
+from tests.conftest import Server
+from tests.provider.conftest import Dags, connection_json, working
+from tests.spark.shipping import settle_all
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "example_dags"
+
+
+@pytest.fixture
+def airflow(
+    cluster: Any, native_server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Any]:
+    """Run a DAG file; its connections lead to the cluster and to the server under test."""
+    from airflow.utils.db import initdb
+
+    from tests.spark.cluster import spark_env
+
+    initdb()
+    for name, value in spark_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # the driver has our code from the zip alone
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_CHASQUI_DEFAULT", connection_json(native_server.url, native_server.dialect)
+    )
+    spark = {"conn_type": "spark", "host": cluster.url}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+
+    def run(file: Path, dag_id: str, date: Any = None, **conf: Any) -> Any:
+        bundle = {
+            "name": "spark",
+            "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+            "kwargs": {"path": str(file.parent)},
+        }
+        name = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
+        monkeypatch.setenv(name, json.dumps([bundle]))
+        return Dags(file).run(dag_id, date, **conf)
+
+    return run
+
+
+@pytest.fixture
+def dag_file(tmp_path: Path) -> Any:
+    """Write a DAG of one of our operators."""
+
+    def write(operator: str, **arguments: Any) -> Path:
+        module = {"Submit": "spark_submit", "Replay": "spark_replay"}[operator]
+        name = f"ChasquiSpark{operator}Operator"
+        (tmp_path / "dags").mkdir(exist_ok=True)
+        file = tmp_path / "dags" / "one.py"
+        file.write_text(
+            f"from airflow.sdk import DAG\n"
+            f"from airflow_provider_chasqui.operators.{module} import {name}\n"
+            f"with DAG('one', schedule=None):\n"
+            f"    {name}(task_id='it', **{arguments!r})\n"
+        )
+        return file
+
+    return write
+
+
+@pytest.fixture
+def letters(native_server: Server) -> Iterator[Queue]:
+    """The queue of the examples, emptied."""
+    with Queue("letters", native_server.url) as queue:
+        names = [queue.keys.stream, queue.keys.dlq, queue.keys.delayed, queue.keys.events]
+        queue.drive.run(command("DEL", *names, parse=as_int))
+        yield queue
+
+
+def test_the_example_ships_waits_and_sums_up(
+    airflow: Any, letters: Queue, native_server: Server
+) -> None:
+    seen: list[Any] = []
+    with working(native_server, "letters", lambda job: seen.append(job.payload)):
+        run = airflow(EXAMPLES / "spark_ship.py", "spark_ship")
+    assert run.state == "success", run.states()
+    assert run.xcom("summarise") == "1000 of 1000 letters were sent"
+    assert {each["customer"] for each in seen} == set(range(0, 2000, 2))
+    assert len(seen) == 1000
+    assert seen[0]["profile"]["tier"] in ("gold", "blue")
+
+
+def test_an_application_writes_to_the_queue_itself_and_is_not_run_twice(
+    airflow: Any, queue: Queue, dag_file: Any, native_server: Server
+) -> None:
+    from airflow.sdk import timezone
+
+    file = dag_file(
+        "Submit", queue_name=queue.name, application=str(HERE / "injected.py"), inject=True,
+        application_args=[queue.name], wait_for_completion=True, deferrable=True,
+        executor_memory="512m",
+    )  # fmt: skip
+    date = timezone.datetime(2026, 5, 17)
+    with working(native_server, queue.name, lambda job: None):
+        run = airflow(file, "one", date)
+    assert run.state == "success"
+    handle = run.xcom("it")
+    assert (handle["total"], handle["done"], handle["dead"]) == (1000, 1000, 0)
+    assert handle["queue_name"] == queue.name
+    assert "one~it~" in handle["batch_id"]
+
+    # The same run again finds its ship complete. Without a spark-submit it could not do more.
+    file.write_text(
+        file.read_text().replace("'inject'", "'spark_binary': 'spark3-submit', 'inject'")
+    )
+    assert airflow(file, "one", date).state == "success"
+    assert queue.batch(handle["batch_id"]).total == 1000
+    assert settle_all(queue) == 0
+
+
+def test_an_interrupted_ship_is_carried_on_before_anything_is_submitted(
+    airflow: Any, queue: Queue, dag_file: Any
+) -> None:
+    keys, stage = queue.keys, queue.keys.ship_stage("s", "w", 0, 0)
+    for index in range(3):
+        job = encode_envelope(f"batch:s:0:{index}", encode_payload({"id": index}), 1)
+        queue.drive.run(command("RPUSH", stage, encode_member(b"", job), parse=as_int))
+    begun = ships.begin(keys, "s", "w", [Stage(0, stage, 3)], ShipOptions(), 1)
+    assert queue.drive.flow(begun).state == "publishing"
+
+    file = dag_file(
+        "Submit", queue_name=queue.name, ship_id="s", source_sql="SELECT 1",
+        spark_binary="spark3-submit",
+    )  # fmt: skip
+    run = airflow(file, "one")
+    assert run.state == "success"
+    assert run.xcom("it")["total"] == 3
+    assert settle_all(queue) == 3
+
+
+def test_without_spark_the_error_names_the_extra(
+    airflow: Any, queue: Queue, dag_file: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = dag_file(
+        "Submit", queue_name=queue.name, source_sql="SELECT 1", spark_binary="spark3-submit"
+    )
+    assert airflow(file, "one").state == "failed"
+    assert "airflow-provider-chasqui[pyspark]" in caplog.text
+
+
+def test_letters_are_analysed_and_chosen_ones_replayed(
+    airflow: Any, letters: Queue, native_server: Server
+) -> None:
+    def fail(job: Any) -> None:
+        if job.payload["customer"] % 3 == 0:
+            raise ValueError("no such street")
+        raise TimeoutError("the post is slow")
+
+    tiers = ["gold", "blue"]
+    payloads = [{"customer": n, "profile": {"tier": tiers[n % 2]}} for n in range(60)]
+    from airflow_provider_chasqui.core.policy import RetryPolicy
+
+    batch = letters.add_batch(payloads, retry=RetryPolicy(1))
+    with working(native_server, "letters", fail):
+        assert letters.wait_batch(batch.id).dead == 60
+
+    # In a process of its own: @task.pyspark ends the session that it finds.
+    script = HERE / "run_dag.py"
+    command_line = [sys.executable, str(script), str(EXAMPLES / "spark_replay.py"), "spark_replay"]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    ended = subprocess.run(command_line, env=environment, capture_output=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr.decode()[-3000:]
+    run = json.loads(ended.stdout.splitlines()[-1])
+    assert run["state"] == "success", ended.stdout.decode()[-3000:]
+    counts = run["analyse"]
+    assert {key.partition(":")[0]: value for key, value in counts.items()} == {
+        "ValueError": 20, "TimeoutError": 40,
+    }  # fmt: skip
+    assert run["replay"] == {
+        "matched": 20, "moved": 20, "gone": 0, "over_budget": 0, "unreadable": 0,
+    }  # fmt: skip
+    assert len(letters.letters(limit=100)) == 40

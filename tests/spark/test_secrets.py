@@ -1,0 +1,159 @@
+"""A password is nowhere to be read: not in process lists, logs, the event log or Spark's UI."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.spark import connection
+from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions
+from airflow_provider_chasqui.store.target import Target, Tls, from_url
+from tests.provider.conftest import connection_json
+from tests.servers import RedisServer, free_port
+from tests.spark.test_operators import HERE, airflow, dag_file
+
+__all__ = ["airflow", "dag_file"]
+
+PAGES = ("jobs/", "stages/", "environment/", "executors/", "SQL/", "SQL/execution/?id=0")
+REST = ("environment", "jobs", "stages", "sql?details=true", "allexecutors")
+
+
+class Watcher(threading.Thread):
+    """Reads process lists all the time, and Spark's UI once the application is done writing."""
+
+    def __init__(self, port: int, flag: Path, seen: Any):
+        super().__init__()
+        self.root = f"http://127.0.0.1:{port}"
+        self.flag, self.seen_jobs = flag, seen
+        self.processes: set[str] = set()
+        self.pages = ""
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, check=True)
+            self.processes.update(listed.stdout.decode(errors="replace").splitlines())
+            if not self.flag.exists() and self.seen_jobs():
+                with suppress(OSError):
+                    self.look()
+                    self.flag.touch()
+            time.sleep(0.1)
+
+    def look(self) -> None:
+        applications = json.loads(self._get("/api/v1/applications"))
+        home = f"/api/v1/applications/{applications[0]['id']}"
+        pages = [f"/{page}" for page in PAGES] + [f"{home}/{page}" for page in REST]
+        self.pages = "\n".join(self._get(page) for page in pages)
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(self.root + path, timeout=20) as reply:
+            return str(reply.read().decode(errors="replace"))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_the_password_is_nowhere(
+    airflow: Any,
+    dag_file: Any,
+    cluster: Any,
+    redis86_binary: Path,
+    queue_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    canary, flag, port = f"canary-{secrets.token_hex(8)}", tmp_path / "seen", free_port()
+    with RedisServer.start(redis86_binary, "--requirepass", canary) as server:
+        login = json.loads(connection_json(server.url, "native")) | {"password": canary}
+        monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", json.dumps(login))
+        url = server.url.replace("redis://", f"redis://:{canary}@")
+        file = dag_file(
+            "Submit", queue_name=queue_name, application=str(HERE / "injected.py"), inject=True,
+            application_args=[queue_name, str(flag)], verbose=True, executor_memory="512m",
+            conf={
+                "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(cluster.events),
+                "spark.ui.port": str(port),
+            },
+        )  # fmt: skip
+        with Queue(queue_name, url) as queue:
+            watcher = Watcher(port, flag, lambda: queue.depth().waiting == 1000)
+            watcher.start()
+            try:
+                run = airflow(file, "one")
+            finally:
+                watcher.over.set()
+                watcher.join()
+        assert run.state == "success"
+    written = capfd.readouterr()
+    found = {
+        "the process list": "\n".join(watcher.processes),
+        "the driver's log": caplog.text + written.out + written.err,
+        "the event log": "".join(
+            each.read_text(errors="replace") for each in cluster.events.rglob("*") if each.is_file()
+        ),
+        "the UI": watcher.pages,
+        "the logs of the executors": cluster.logs(),
+    }
+    signs = {
+        "the process list": str(HERE / "injected.py"),
+        "the driver's log": f"the queue {queue_name} has 1000 jobs",
+        "the event log": "injected.py",
+        "the UI": "injected.py",
+        "the logs of the executors": "PythonRunner",
+    }
+    for place, text in found.items():
+        assert signs[place] in text, f"{place} was not looked at"
+        assert canary not in text, f"the password stands in {place}"
+
+
+@pytest.mark.parametrize("option", ["password", "auth", "redis.password", "authToken", "secretKey"])
+def test_a_password_option_is_refused(option: str) -> None:
+    for read in (WriteOptions, ReadOptions):
+        with pytest.raises(BadInput, match="CHASQUI_CONNECTION") as refused:
+            read.of({"queue": "q", option: "canary"})  # type: ignore[attr-defined]
+        assert "canary" not in str(refused.value)
+
+
+def test_a_url_option_may_not_carry_a_password() -> None:
+    with pytest.raises(BadInput, match="password") as refused:
+        connection.find({"url": "redis://:canary@localhost"})
+    assert "canary" not in str(refused.value)
+    assert connection.find({"url": "redis://localhost"}) == from_url("redis://localhost")
+
+
+def test_a_connection_survives_its_journey() -> None:
+    target = Target(
+        (("a", 1), ("b", 2)), 0, "user", "canary", Tls("ca.pem"), sentinel_master="m",
+        sentinel_password="other",
+    )  # fmt: skip
+    assert connection.load(connection.dump(target)) == target
+    assert connection.load("redis://:canary@h:7/3") == from_url("redis://:canary@h:7/3")
+    with pytest.raises(BadInput) as refused:
+        connection.load('{"nodes": [], "password": "canary", "nonsense": 1}')
+    assert "canary" not in str(refused.value)
+
+
+def test_the_server_is_looked_for_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = from_url("redis://given")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(connection.VARIABLE, raising=False)
+    with pytest.raises(BadInput, match=connection.VARIABLE):
+        connection.find({})
+    Path(connection.FILE).write_text("redis://:canary@in-file")
+    assert connection.find({}).nodes[0][0] == "in-file"
+    monkeypatch.setenv(connection.VARIABLE, "redis://:canary@in-env")
+    assert connection.find({}).nodes[0][0] == "in-env"
+    assert connection.find({"url": "redis://in-option"}).nodes[0][0] == "in-option"
+    assert connection.find({"url": "redis://in-option"}, given) is given
