@@ -1,0 +1,281 @@
+"""Lost replies, concurrent producers, repeated batches: every job once, none lost, none twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.codec import decode_envelope, decode_member
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.errors import BatchConflict, QueueFull
+from airflow_provider_chasqui.core.ops.batches import CHUNK_JOBS
+from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from tests.producers import add_unique, in_processes, send_batch
+from tests.proxy import Cut, Policy, Proxy
+from tests.raw import plain_client
+
+HOUR = timedelta(hours=1)
+
+# Processes are dear: one server of each dialect.
+two_servers = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
+
+
+@pytest.fixture
+def client(server: Any) -> Iterator[Any]:
+    with plain_client(server.url) as client:
+        yield client
+
+
+def waiting(client: Any, queue: Any) -> Counter[Any]:
+    """Payloads on the stream, and how often each is there."""
+    raw = client.execute_command("XRANGE", queue.keys.stream, "-", "+")
+    return Counter(decode_envelope(fields[1]).payload for _, fields in raw)
+
+
+def later(client: Any, queue: Any) -> Counter[Any]:
+    members = client.zrange(queue.keys.delayed, 0, -1)
+    return Counter(decode_member(member).payload for member in members)
+
+
+def once(count: int) -> Counter[int]:
+    return Counter(range(count))
+
+
+def cuts(seed: int, up: int, down: int, connections: int = 5) -> Policy:
+    """Cut the first connections somewhere in so many bytes, then let the rest through."""
+    draw = random.Random(seed)
+
+    def policy(number: int) -> Cut | None:
+        if number >= connections:
+            return None
+        if draw.random() < 0.5:
+            return Cut("up", draw.randrange(1, up))
+        return Cut("down", draw.randrange(1, down))
+
+    return policy
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_single_adds_whose_connection_is_cut(server, client, queue_name, seed):
+    with (
+        Proxy(server.url, cuts(seed, 2000, 80, 6)) as proxy,
+        Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
+    ):
+        for i in range(20):
+            assert queue.add(i, name="x").fresh
+        for i in range(20):
+            assert queue.add(i, delay=HOUR).fresh
+            assert queue.add(20 + i, id=f"id-{i}", delay=HOUR).fresh
+        for i in range(20):
+            assert queue.add(20 + i, id=f"u-{i}", unique=HOUR).fresh
+        assert waiting(client, queue) == once(40)
+        assert later(client, queue) == once(40)
+        assert proxy.cuts > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ten_thousand_jobs_whose_connection_is_cut(server, client, queue_name, seed):
+    jobs = [{"payload": i, "delay": HOUR if i % 2 else None} for i in range(10_000)]
+    with (
+        Proxy(server.url, cuts(seed, 500_000, 5000)) as proxy,
+        Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
+    ):
+        added = queue.add_many(jobs)
+        assert len({each.id for each in added}) == 10_000
+        assert all(each.fresh for each in added)
+        assert waiting(client, queue) == Counter(range(0, 10_000, 2))
+        assert later(client, queue) == Counter(range(1, 10_000, 2))
+        assert proxy.cuts > 0
+
+
+def test_the_jobs_of_one_call_keep_their_order(server, client, queue_name):
+    with (
+        Proxy(server.url, cuts(7, 200_000, 3000)) as proxy,
+        Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
+    ):
+        added = queue.add_many({"payload": i} for i in range(5000))
+        assert list(waiting(client, queue)) == list(range(5000))
+        assert [each.id for each in added] == sorted(each.id for each in added)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("delay", [None, HOUR], ids=["now", "later"])
+def test_a_batch_whose_connection_is_cut(server, client, queue_name, seed, delay):
+    options: dict[str, Any] = {} if delay is None else {"delay": delay}
+    with (
+        Proxy(server.url, cuts(seed, 150_000, 60)) as proxy,
+        Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
+    ):
+        assert queue.add_batch(range(3000), batch_id="b", **options).total == 3000
+        assert (waiting if delay is None else later)(client, queue) == once(3000)
+        assert queue.batch("b").total == 3000
+        assert proxy.cuts > 0
+
+
+async def test_many_adds_at_the_same_time_whose_replies_are_lost(server, client, queue_name):
+    """Redis remembers only 100 ids of a producer: with one name for all, these would come twice."""
+    lost = 300
+    draw = random.Random(1)
+    # The first replies greet the connection; somewhere behind them is the answer to the add.
+    policy = lambda number: Cut("down", draw.randrange(8, 34)) if number < lost else None  # noqa: E731
+    with Proxy(server.url, policy) as proxy:
+        async with AsyncQueue(queue_name, proxy.url, dialect=server.dialect) as queue:
+            await asyncio.gather(*(queue.add(i) for i in range(250)))
+            assert waiting(client, queue) == once(250)
+            assert proxy.cuts > 100
+
+
+def test_a_full_queue_is_exact_under_eight_producers(server, client, queue_name):
+    most = 500
+    added, over = [0] * 8, []
+    full = threading.Barrier(9)
+    done = threading.Event()
+
+    def produce(number: int) -> None:
+        config = QueueConfig(max_len=most)
+        with Queue(queue_name, server.url, dialect=server.dialect, config=config) as queue:
+            full.wait()
+            for turn in range(200):
+                try:
+                    if number % 2:
+                        size = 1 + turn % 7
+                        added[number] += len(queue.add_many({"payload": i} for i in range(size)))
+                    else:
+                        queue.add(turn)
+                        added[number] += 1
+                except QueueFull as told:
+                    assert told.code == "CMQ-300"  # noqa: PT017
+
+    def watch() -> None:
+        with plain_client(server.url) as eyes:
+            full.wait()
+            while not done.is_set():
+                length = eyes.xlen(f"{{chasqui:{queue_name}}}:stream")
+                if length > most:
+                    over.append(length)
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(8)]
+    watcher = threading.Thread(target=watch)
+    for thread in (*threads, watcher):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    watcher.join()
+    stream = f"{{chasqui:{queue_name}}}:stream"
+    assert over == []
+    assert client.xlen(stream) == sum(added) == most
+    assert client.xinfo_stream(stream)["max-deleted-entry-id"] == b"0-0"
+
+
+def test_what_was_added_before_the_queue_was_full_is_the_beginning(server, client, queue_name):
+    config = QueueConfig(max_len=600)
+    with Queue(queue_name, server.url, dialect=server.dialect, config=config) as queue:
+        with pytest.raises(QueueFull, match=r"512 of 1000 jobs were added"):
+            queue.add_many({"payload": i} for i in range(1000))
+        assert waiting(client, queue) == once(512)
+        with pytest.raises(QueueFull):
+            queue.add_batch(range(100), batch_id="b")
+        assert client.xlen(queue.keys.stream) == 512
+
+
+TOTAL = 700
+BOUNDARIES = [
+    0, 1, CHUNK_JOBS - 1, CHUNK_JOBS, CHUNK_JOBS + 1, 2 * CHUNK_JOBS, 2 * CHUNK_JOBS + 1, TOTAL,
+]  # fmt: skip
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", BOUNDARIES)
+def test_a_batch_that_was_interrupted_goes_on(server, client, queue_name, at):
+    def payloads(until: int) -> Iterator[int]:
+        for i in range(TOTAL):
+            if i == until:
+                raise Interrupted
+            yield i
+        raise Interrupted
+
+    # With a limit each chunk goes alone, so that the interruption falls between two of them.
+    config = QueueConfig(max_len=10_000)
+    with Queue(queue_name, server.url, dialect=server.dialect, config=config) as queue:
+        for until in (at, at + 1):
+            with pytest.raises(Interrupted):
+                queue.add_batch(payloads(until), batch_id="b")
+        half_sent = client.exists(queue.keys.batch("b")) and queue.batch("b")
+        assert not half_sent or not half_sent.finished
+        for _ in range(2):
+            assert queue.add_batch(range(TOTAL), batch_id="b").total == TOTAL
+        assert waiting(client, queue) == once(TOTAL)
+        for other in (TOTAL - 1, TOTAL + 1, TOTAL + 600):
+            with pytest.raises(BatchConflict):
+                queue.add_batch(range(other), batch_id="b")
+        assert client.xlen(queue.keys.stream) == TOTAL
+
+
+@two_servers
+@pytest.mark.timeout(120)
+def test_four_processes_send_the_same_batch(server, client, queue_name):
+    args = (server.url, server.dialect, queue_name, "b", 20_000)
+    assert in_processes(4, send_batch, *args) == [(20_000, 1)] * 4
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        assert waiting(client, queue) == once(20_000)
+        assert queue.batch("b").total == 20_000
+
+
+@two_servers
+@pytest.mark.timeout(120)
+def test_a_unique_id_is_added_once_across_processes(server, client, queue_name):
+    fresh = in_processes(4, add_unique, server.url, server.dialect, queue_name, 200)
+    assert sum(fresh) == 600
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        assert waiting(client, queue) == Counter([*range(200), *range(200)])
+        assert later(client, queue) == once(200)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_queue_may_be_used_on_both_sides_of_a_fork(server, client, queue_name):
+    """Numbered alike, the children's adds would be taken for one another's and be lost."""
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        queue.add(0)
+        for child in range(1, 4):
+            if not (pid := os.fork()):
+                try:
+                    queue.add(child)
+                    queue.add_many([{"payload": child * 10 + i} for i in range(3)])
+                finally:
+                    os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+        queue.add(9)
+        expected = [0, 9, *(child for child in range(1, 4))]
+        expected += [child * 10 + i for child in range(1, 4) for i in range(3)]
+        assert waiting(client, queue) == Counter(expected)
+        assert (
+            len(
+                {
+                    entry[0]
+                    for entry in client.execute_command("XRANGE", queue.keys.stream, "-", "+")
+                }
+            )
+            == 14
+        )
+
+
+def test_the_same_id_twice_is_two_jobs_unless_it_is_unique(server, client, queue_name):
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        assert [queue.add(i, id="same").fresh for i in range(2)] == [True, True]
+        assert [queue.add(i, id="other", unique=HOUR).fresh for i in range(2)] == [True, False]
+        assert [each.fresh for each in queue.add_many([{"id": "same"}, {"id": "same"}])] == [
+            True
+        ] * 2
+        assert client.xlen(queue.keys.stream) == 5
