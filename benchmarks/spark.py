@@ -1,0 +1,173 @@
+"""Rows a second from Spark to a queue: ours, redis-py in foreachPartition, and the raw limit.
+
+All ways run in shuffled order within each round, on one server and one session; what counts are the
+ratios. Run: python -m benchmarks.spark [--rows 1000000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+WARM_ROWS = 20_000
+
+
+def session(folder: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    from airflow_provider_chasqui.spark.java import use_java
+
+    use_java()
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    builder = SparkSession.builder.appName("chasqui-benchmark")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def table(spark: Any, folder: Path, rows: int) -> Any:
+    """A parquet table like a real one: five columns, about 200 bytes a row as a job."""
+    path = str(folder / f"rows-{rows}")
+    spark.range(0, rows, 1, 2).selectExpr(
+        "id",
+        "concat('user', id, '@example.org') AS email",
+        "id * 1.5D AS amount",
+        "id % 2 = 0 AS active",
+        "repeat('x', 100) AS note",
+    ).write.parquet(path)
+    return spark.read.parquet(path)
+
+
+def ours(df: Any, queue: str, url: str, **options: str) -> None:
+    writer = df.write.format("chasqui").mode("append").option("queue", queue).option("url", url)
+    writer.option("shipId", queue).options(**options).save()
+
+
+def redis_py(df: Any, queue: str, url: str) -> None:
+    """What people write today: a pipeline of redis-py in foreachPartition, msgpack by row."""
+    key = f"{{chasqui:{queue}}}:stream"
+
+    def send(rows: Any) -> None:
+        import uuid
+
+        import msgpack
+        import redis
+
+        client = redis.Redis.from_url(url)
+        pipe = client.pipeline(transaction=False)
+        for count, row in enumerate(rows, 1):
+            body = msgpack.packb(row.asDict())
+            created = time.time_ns() // 1_000_000
+            pipe.xadd(key, {"d": msgpack.packb([uuid.uuid4().hex, body, created, 0])})
+            if count % 1000 == 0:
+                pipe.execute()
+        pipe.execute()
+
+    df.foreachPartition(send)
+
+
+def raw_limit(url: str, queue: str, rows: int) -> float:
+    """Seconds for the same number of entries from one plain socket, prepared beforehand."""
+    import socket
+
+    host, _, port = url.removeprefix("redis://").removesuffix("/0").rpartition(":")
+    key, body = f"{{chasqui:{queue}}}:stream".encode(), b"x" * 210
+    one = b"*5\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$1\r\n*\r\n$1\r\nd\r\n$%d\r\n%b\r\n" % (
+        len(key), key, len(body), body,
+    )  # fmt: skip
+    chunk = one * 1000
+    started = time.perf_counter()
+    with socket.create_connection((host, int(port))) as sock:
+        for _ in range(rows // 1000):
+            sock.sendall(chunk)
+            seen = 0
+            while seen < 2000:  # an answer is two lines
+                seen += sock.recv(1 << 16).count(b"\n")
+    return time.perf_counter() - started
+
+
+def measure(rows: int, rounds: int) -> dict[str, Any]:
+    import redis
+
+    from airflow_provider_chasqui.spark.source import register
+    from tests.servers import RedisServer
+    from tools.redis_server import REDIS8, find
+
+    binary = find(REDIS8)
+    if binary is None:
+        raise SystemExit("there is no Redis 8.6 here: run `make servers`")
+    with tempfile.TemporaryDirectory() as name, RedisServer.start(binary) as server:
+        folder, url = Path(name), server.url
+        spark = session(folder)
+        register(spark)
+        small, large = table(spark, folder, WARM_ROWS), table(spark, folder, rows)
+        client = redis.Redis.from_url(url)
+        ways: dict[str, Callable[[Any, str], None]] = {
+            "staged": lambda df, queue: ours(df, queue, url),
+            "dedup": lambda df, queue: ours(df, queue, url, delivery="dedup", dedupKey="id"),
+            "direct": lambda df, queue: ours(df, queue, url, delivery="direct"),
+            "redis-py in foreachPartition": lambda df, queue: redis_py(df, queue, url),
+        }
+        for way in ways.values():
+            way(small, "warm")
+            client.flushall()
+        taken: dict[str, list[float]] = {name: [] for name in (*ways, "raw limit, no Spark")}
+        for _ in range(rounds):
+            for name in random.sample(list(taken), len(taken)):
+                client.flushall()
+                if name in ways:
+                    started = time.perf_counter()
+                    ways[name](large, "bench")
+                    seconds = time.perf_counter() - started
+                else:
+                    seconds = raw_limit(url, "bench", rows)
+                assert client.xlen("{chasqui:bench}:stream") == rows, name
+                taken[name].append(rows / seconds)
+        spark.stop()
+    return report(taken, rows, rounds)
+
+
+def report(taken: dict[str, list[float]], rows: int, rounds: int) -> dict[str, Any]:
+    middle = {name: statistics.median(rates) for name, rates in taken.items()}
+    print(f"{rows:,} rows, {rounds} rounds, rows a second: median (range), ratio to redis-py")
+    base = middle["redis-py in foreachPartition"]
+    for name, rates in sorted(taken.items(), key=lambda item: -middle[item[0]]):
+        spread = f"({min(rates):,.0f} - {max(rates):,.0f})"
+        print(f"  {name:30} {middle[name]:>10,.0f}  {spread:24} {middle[name] / base:5.2f}")
+    found = {
+        "rows": rows,
+        "staged_to_redis_py": middle["staged"] / base,
+        "staged_to_direct": middle["staged"] / middle["direct"],
+        "staged_to_raw": middle["staged"] / middle["raw limit, no Spark"],
+    }
+    print(json.dumps({key: round(value, 2) for key, value in found.items()}))
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    result = measure(given.rows, given.rounds)
+    sys.exit(result["staged_to_redis_py"] < 2.5 or result["staged_to_direct"] < 0.7)
