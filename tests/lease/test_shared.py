@@ -46,6 +46,8 @@ from tests.lease.conftest import LONG, MS, until
 
 Leasing = Callable[..., LeaseQueue]
 ROOT = Path(__file__).parents[2]
+# For tests that start processes of their own.
+ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 
 
 def test_a_job_is_leased_and_acked(queue: Queue, leasing: Leasing) -> None:
@@ -507,6 +509,7 @@ with LeaseQueue(name, url, dialect=dialect) as queue:
 
 
 @pytest.mark.system
+@ONE_OF_EACH
 def test_one_process_leases_and_another_acks(server: Any, queue: Queue, leasing: Leasing) -> None:
     queue.add(1, id='id with "quotes" ☂')
     leases = leasing()

@@ -23,6 +23,8 @@ from airflow_provider_chasqui.rsmq.client import RsmqClient
 from airflow_provider_chasqui.store.target import from_url
 
 ROOT = Path(__file__).parents[2]
+# For tests that start processes of their own.
+ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 
 
 @pytest.fixture
@@ -130,7 +132,8 @@ with RsmqClient(url, namespace=namespace) as rsmq, Queue(name, url, dialect=dial
 
 
 @pytest.mark.interop
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
+@ONE_OF_EACH
 def test_bridges_and_a_node_consumer_race_and_nothing_is_lost_or_doubled(
     server: Any, namespace: str, queue: Queue, rsmq: RsmqClient, npm_rsmq: Any
 ) -> None:

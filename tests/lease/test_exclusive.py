@@ -1,0 +1,393 @@
+"""Exclusive mode: deadlines of its own, strict order, one holder, three answers to poison."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.errors import (
+    BadLeaseConfig,
+    LeaseLost,
+    QueueExists,
+    TooManyInFlight,
+)
+from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.ops import delivery
+from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue, celeriant_code
+from airflow_provider_chasqui.queue import Queue
+from tests.lease.conftest import LONG, MS, until
+
+Leasing = Callable[..., LeaseQueue]
+ROOT = Path(__file__).parents[2]
+# For tests that start processes of their own.
+ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
+ORDERED = {"mode": "exclusive", "ordered": True, "poison": "block"}
+
+
+def test_a_lease_may_stand_as_long_as_wanted(queue: Queue, leasing: Leasing) -> None:
+    queue.add(1)
+    leases = leasing(mode="exclusive", visibility_timeout=timedelta(hours=1))
+    (lease,) = leases.lease("me")
+    assert lease.fence == 1
+    assert leases.lease("thief") == []
+    assert leases.stats().in_flight == 1
+    leases.extend(lease, visibility_timeout=1 * MS)
+    (stolen,) = leases.lease("thief", wait=LONG)
+    assert (stolen.id, stolen.deliveries, stolen.fence) == (lease.id, 2, 2)
+    for verb in (leases.ack, leases.extend, leases.nack, leases.bury, leases.block):
+        with pytest.raises(LeaseLost):
+            verb(lease)
+    leases.ack(stolen.token)
+    stats = leases.stats()
+    assert (stats.pinned, stats.in_flight, stats.length) == (0, 0, 0)
+
+
+def test_stock_producers_are_fine_and_delayed_jobs_come_by_themselves(
+    queue: Queue, leasing: Leasing
+) -> None:
+    leases = leasing(mode="exclusive")
+    queue.add("later", delay=200 * MS)
+    queue.add("now")
+    assert [lease.payload for lease in leases.lease("me", 5)] == ["now"]
+    (later,) = leases.lease("me", 5, wait=LONG)
+    assert later.payload == "later"
+
+
+def test_a_stock_group_is_refused_at_the_start_and_later(queue: Queue, leasing: Leasing) -> None:
+    queue.add(1)
+    queue.drive.run(delivery.make_group(queue.keys, "default"))
+    leases = leasing(mode="exclusive")
+    for verb in (leases.create, lambda: leases.lease("me")):
+        with pytest.raises(BadLeaseConfig, match="'default'") as raised:
+            verb()
+        assert celeriant_code(raised.value) == 3
+    queue.drive.run(command("XGROUP", "DESTROY", queue.keys.stream, "default", parse=as_is))
+    (lease,) = leases.lease("me")
+    queue.drive.run(delivery.make_group(queue.keys, "default"))
+    with pytest.raises(BadLeaseConfig):
+        leases.lease("me")
+    leases.ack(lease)
+
+
+def test_all_who_lease_agree_on_the_configuration(leasing: Leasing) -> None:
+    leasing(**ORDERED).create()
+    leasing(**ORDERED).create()
+    other = leasing(**ORDERED | {"max_deliveries": 7})
+    for verb in (other.create, lambda: other.lease("me")):
+        with pytest.raises(QueueExists, match="max_deliveries") as raised:
+            verb()
+        assert celeriant_code(raised.value) == 2
+    other.delete()
+    other.create()
+
+
+def test_order_is_kept_through_nacks_and_losses(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(6)])
+    leases = leasing(**ORDERED)
+    first, second, third = leases.lease("me", 3)
+    assert leases.lease("other", 3) == []
+    leases.nack(first, delay=300 * MS)
+    # What stood behind it was handed back: nobody may finish it before the first.
+    for lease in (second, third):
+        with pytest.raises(LeaseLost):
+            leases.ack(lease)
+    assert leases.lease("me") == leases.lease("other") == []
+    again = leases.lease("other", 4, wait=LONG)
+    assert [lease.payload for lease in again] == [0, 1, 2, 3]
+    assert [lease.deliveries for lease in again] == [2, 1, 1, 1]
+    leases.extend(*again, visibility_timeout=1 * MS)
+    rest = until(lambda: leases.lease("third", 10))
+    assert [lease.payload for lease in rest] == [0, 1, 2, 3, 4, 5]
+    assert min(lease.fence for lease in rest) > max(lease.fence for lease in again)
+
+
+def test_the_same_consumer_may_take_more(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(3)])
+    leases = leasing(**ORDERED)
+    (first,) = leases.lease("me")
+    (second,) = leases.lease("me")
+    assert (first.payload, second.payload) == (0, 1)
+    leases.ack(first)
+    assert leases.lease("other") == []
+    leases.ack(second)
+    assert leases.lease("other")[0].payload == 2
+
+
+def test_a_waiting_consumer_gets_the_line_when_the_holder_is_done(
+    queue: Queue, leasing: Leasing
+) -> None:
+    queue.add_many([{"payload": i} for i in range(2)])
+    leases = leasing(**ORDERED)
+    (first,) = leases.lease("me")
+    threading.Timer(0.2, lambda: leases.ack(first)).start()
+    began = time.monotonic()
+    (second,) = leases.lease("other", wait=LONG)
+    assert second.payload == 1
+    assert time.monotonic() - began < 3
+
+
+def wear_out(leases: LeaseQueue, times: int) -> str:
+    for _ in range(times):
+        (lease,) = leases.lease("me")
+        leases.nack(lease)
+    return lease.id
+
+
+def test_poison_ends_an_ordered_line_until_unblocked(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(2)])
+    leases = leasing(**ORDERED, max_deliveries=2)
+    entry_id = wear_out(leases, 2)
+    assert leases.lease("me") == leases.lease("other") == []
+    assert leases.stats().blocked == 1
+    (blocked,) = leases.blocked()
+    assert (blocked.id, blocked.deliveries, blocked.job.payload) == (entry_id, 2, 0)
+    assert queue.letters() == []
+    assert leases.unblock(entry_id)
+    (lease,) = leases.lease("me")
+    assert (lease.payload, lease.deliveries) == (0, 3)
+    leases.nack(lease)
+    assert leases.lease("me") == []
+    assert leases.unblock(entry_id, grant_attempts=2)
+    for count in (4, 5):
+        (lease,) = leases.lease("me")
+        assert lease.deliveries == count
+        leases.nack(lease)
+    assert leases.lease("me") == []
+    assert leases.skip(entry_id)
+    assert not leases.skip(entry_id)
+    assert [letter.source_id for letter in queue.letters()] == [entry_id]
+    (lease,) = leases.lease("me")
+    assert lease.payload == 1
+
+
+def test_poison_in_an_unordered_queue_lets_the_others_pass(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(2)])
+    leases = leasing(mode="exclusive", poison="block", max_deliveries=1)
+    entry_id = wear_out(leases, 1)
+    (lease,) = leases.lease("me", 5)
+    assert lease.payload == 1
+    assert [each.id for each in leases.blocked()] == [entry_id]
+
+
+def test_block_and_dlq_does_both(queue: Queue, leasing: Leasing) -> None:
+    added = queue.add("bad", name="mail")
+    leases = leasing(mode="exclusive", poison="block_and_dlq", max_deliveries=1)
+    entry_id = wear_out(leases, 1)
+    assert leases.lease("me") == []
+    assert [each.id for each in leases.blocked()] == [entry_id]
+    raw = queue.drive.run(command("XRANGE", queue.keys.dlq, "-", "+", parse=as_is))
+    names = [field.decode() for field in raw[0][1][::2]]
+    assert names[:4] == ["d", "n", "source_id", "reason"], "stock ChasquiMQ's order"
+    (letter,) = queue.letters()
+    assert (letter.job_id, letter.name, letter.source_id) == (added.id, "mail", entry_id)
+    assert (letter.reason, letter.attempts) == ("retries_exhausted", 1)
+    assert leases.unblock(entry_id)
+    (lease,) = leases.lease("me")
+    leases.ack(lease)
+
+
+def test_skip_writes_a_letter_and_goes_on(queue: Queue, leasing: Leasing) -> None:
+    queue.add_batch(["bad", "good"], batch_id="b")
+    leases = leasing(mode="exclusive", max_deliveries=1)
+    wear_out(leases, 1)
+    (good,) = leases.lease("me", 5)
+    assert good.payload == "good"
+    leases.ack(good)
+    progress = queue.batch("b")
+    assert (progress.done, progress.dead) == (1, 1)
+    assert queue.letters()[0].attempts == 1
+
+
+def test_a_consumer_can_block_by_hand(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(3)])
+    leases = leasing(**ORDERED)
+    first, second, third = leases.lease("me", 3)
+    leases.ack(first)
+    leases.block(second)
+    with pytest.raises(LeaseLost):
+        leases.ack(third)
+    assert leases.lease("me") == []
+    assert leases.unblock(second.id)
+    assert [lease.deliveries for lease in leases.lease("me", 5)] == [2, 1]
+
+
+def test_limits(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(5)])
+    leases = leasing(mode="exclusive", max_in_flight=2, max_pinned=3)
+    got = leases.lease("me", 5)
+    assert len(got) == 2
+    with pytest.raises(TooManyInFlight):
+        leases.lease("me")
+    leases.nack(got[0], delay=timedelta(hours=1))
+    assert len(leases.lease("me", 5)) == 1
+
+
+def test_trim_stops_at_blocked_and_handed_back(queue: Queue, leasing: Leasing) -> None:
+    queue.add_many([{"payload": i} for i in range(4)])
+    leases = leasing(mode="exclusive")
+    (first,) = leases.lease("me")
+    leases.block(first)
+    tail = leases.stats().tail
+    assert leases.trim(tail) == 0
+    assert leases.skip(first.id)
+    assert leases.trim(tail) == 2
+
+
+def test_a_snapshot_keeps_deadlines_fences_and_blocks(
+    queue: Queue, leasing: Leasing, server: Any, queue_name: str
+) -> None:
+    queue.add_many([{"payload": i} for i in range(4)])
+    leases = leasing(mode="exclusive", poison="block")
+    held, bad, back = leases.lease("me", 3)
+    leases.block(bad)
+    leases.nack(back, delay=timedelta(hours=1))
+    image = leases.snapshot()
+    name = f"{queue_name}-copy"
+    with LeaseQueue(name, server.url, dialect=server.dialect, config=leases.config) as copy:
+        copy.restore(image)
+        assert copy.stats() == leases.stats()
+        token = json.loads(held.token)
+        token[0] = name
+        copy.ack(json.dumps(token))
+        assert [each.id for each in copy.blocked()] == [bad.id]
+        (fresh,) = copy.lease("me", 5)
+        assert (fresh.payload, fresh.fence) == (3, 2)
+
+
+_CONSUME = """
+import sys, time
+from datetime import timedelta
+from airflow_provider_chasqui.core.errors import LeaseLost
+from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
+
+url, dialect, name, consumer, total, careless = sys.argv[1:]
+config = LeaseConfig(
+    mode="exclusive", ordered=True, poison="block", max_deliveries=1000,
+    visibility_timeout=timedelta(milliseconds=400),
+)
+GUARD = '''
+local seen = tonumber(redis.call('GET', KEYS[1]) or '0')
+if tonumber(ARGV[1]) < seen then return 'stale' end
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('RPUSH', KEYS[2], ARGV[2])
+return 'ok'
+'''
+with LeaseQueue(name, url, dialect=dialect, config=config) as queue:
+    tag = queue.keys.tag
+    def done():
+        return queue.drive.run(command('LLEN', tag + ':log', parse=int)) >= int(total)
+    turn = 0
+    while not done():
+        for lease in queue.lease(consumer, 3, wait=timedelta(milliseconds=200)):
+            turn += 1
+            if careless == '1' and turn % 7 == 0:
+                time.sleep(0.6)   # the lease runs out in the middle of the work
+            # The resource that is written to refuses a fence that is behind.
+            guard = command('EVAL', GUARD, 2, tag + ':guard', tag + ':log', lease.fence,
+                            f'{lease.fence} {lease.payload} {consumer}', parse=as_is)
+            if queue.drive.run(guard) == b'stale':
+                print('stale', flush=True)
+                break
+            try:
+                queue.ack(lease)
+            except LeaseLost:
+                print('lost', flush=True)
+                break
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+@ONE_OF_EACH
+def test_eight_consumers_one_line_never_two_holders(
+    server: Any, queue: Queue, leasing: Leasing
+) -> None:
+    """Eight processes, some of which hang past their lease, and one line of 200 jobs.
+
+    Every write carries its fence, and the log refuses one that is behind. So two holders at a time
+    would show: as a fence that falls, or as a job that comes after a later one.
+    """
+    queue.add_many([{"payload": i} for i in range(200)])
+    arguments = [sys.executable, "-c", _CONSUME, server.url, server.dialect, queue.name]
+    consumers = [
+        subprocess.Popen(
+            [*arguments, f"c{i}", "200", str(int(i % 2 == 0))],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )
+        for i in range(8)
+    ]  # fmt: skip
+    said = [each.communicate(timeout=100)[0] for each in consumers]
+    assert [each.returncode for each in consumers] == [0] * 8
+    log = queue.drive.run(command("LRANGE", f"{queue.keys.tag}:log", 0, -1, parse=as_is))
+    fences = [int(line.split()[0]) for line in log]
+    jobs = [int(line.split()[1]) for line in log]
+    assert fences == sorted(fences)
+    # A job whose ack came too late is written again by the next holder, before anything behind it.
+    first_seen = list(dict.fromkeys(jobs))
+    assert first_seen == list(range(200))
+    assert jobs == sorted(jobs)
+    assert len({line.split()[2] for line in log}) > 1, "one consumer did it all: nothing was raced"
+    assert "stale" in "".join(said) or "lost" in "".join(said), "no lease was lost: no chaos"
+
+
+_CRASH = """
+import os, sys
+from datetime import timedelta
+from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
+url, dialect, name, step, mode = sys.argv[1:]
+poison = "block" if mode == "exclusive" else "skip"
+config = LeaseConfig(mode=mode, ordered=mode == "exclusive", poison=poison,
+                     visibility_timeout=timedelta(milliseconds=300))
+queue = LeaseQueue(name, url, dialect=dialect, config=config)
+leases = queue.lease("crasher", 2)
+if step == "extended":
+    queue.extend(*leases)
+elif step == "one acked":
+    queue.ack(leases[0])
+elif step == "nacked":
+    queue.nack(*leases)
+os._exit(9)
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(180)
+@ONE_OF_EACH
+@pytest.mark.parametrize("mode", ["shared", "exclusive"])
+def test_a_crash_at_any_step_loses_nothing(
+    server: Any, queue: Queue, leasing: Leasing, mode: str
+) -> None:
+    poison = "block" if mode == "exclusive" else "skip"
+    leases = leasing(mode=mode, ordered=mode == "exclusive", poison=poison)
+    left = 0
+    for step in ("leased", "extended", "one acked", "nacked"):
+        queue.add_many([{"payload": step}] * 2)
+        arguments = [server.url, server.dialect, queue.name, step, mode]
+        ran = subprocess.run(
+            [sys.executable, "-c", _CRASH, *arguments], cwd=ROOT, timeout=60, check=False
+        )
+        assert ran.returncode == 9
+        left = 1 if step == "one acked" else 2
+        got: list[Any] = []
+        began = time.monotonic()
+        while len(got) < left:
+            got += leases.lease("heir", 2, wait=LONG)
+        assert time.monotonic() - began < 10, f"{step}: found late"
+        assert [lease.deliveries for lease in got] == [2] * left
+        leases.ack(*got)
+        assert leases.stats().length == 0
+
+
+def test_config_is_checked_before_anything_is_sent() -> None:
+    with pytest.raises(BadLeaseConfig):
+        LeaseConfig(mode="exclusive", ordered=True)
