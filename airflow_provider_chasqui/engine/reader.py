@@ -82,6 +82,7 @@ class Reader:
     async def _begin(self) -> None:
         await self._make_group()
         client_id = await self._drive.run(command("CLIENT", "ID", parse=as_int))
+        self._desk.cancels_asked = await self._drive.run(delivery.cancels_asked(self._desk.keys))
         if self._began:
             with suppress(ChasquiError):  # the lost connection may be waiting there for entries
                 await self._unblock(self._last_id)
