@@ -207,11 +207,15 @@ def random_end() -> str:
 
 def message_id(usec: int, end: str) -> str:
     """Return the id of a message sent at `usec`."""
+    return base36(usec).rjust(_TIME_CHARS, "0") + end
+
+
+def base36(number: int) -> str:
     digits = ""
-    while usec:
-        usec, digit = divmod(usec, 36)
+    while number:
+        number, digit = divmod(number, 36)
         digits = _BASE36[digit] + digits
-    return digits.rjust(_TIME_CHARS, "0") + end
+    return digits or "0"
 
 
 def sent_ms(message_id: str) -> float | None:

@@ -1,21 +1,31 @@
-"""The bridge: empty an RSMQ queue into a Chasqui queue.
+"""The bridge: `drain` empties an RSMQ queue into a Chasqui queue, `feed` goes the other way.
 
 On one server a message is moved in one atomic script: exactly once, whoever else receives, pops or
-moves. Between two servers it is received, added and deleted: at least once, and a message that was
-already added is recognised for `remember`.
+moves. Between two servers it is received, added and deleted: at least once, and one that arrived
+before is recognised for `remember`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import BadInput, DecodeError, EncodeError, LeaseLost
+from airflow_provider_chasqui.core.lease import Lease
 from airflow_provider_chasqui.core.ops import adding
-from airflow_provider_chasqui.core.ops.rsmq_bridge import AsJob, Moved, move_page
+from airflow_provider_chasqui.core.ops.rsmq_bridge import (
+    AsJob,
+    AsMessage,
+    Moved,
+    accept,
+    give,
+    move_page,
+)
 from airflow_provider_chasqui.core.policy import to_ms
 from airflow_provider_chasqui.core.rsmq import RsmqKeys, RsmqMessage
+from airflow_provider_chasqui.lease import LeaseQueue
 from airflow_provider_chasqui.queue import Queue, wall_clock
 from airflow_provider_chasqui.rsmq.client import RsmqClient
 from airflow_provider_chasqui.store.target import Target
@@ -99,3 +109,93 @@ def _carry_page(
     rsmq.drive.many([rsmq.verbs.delete(source, message.id) for message in messages])
     dropped = len(messages) - len(full)
     return len(messages), Moved(fresh, dropped, len(full) - fresh)
+
+
+def feed(
+    queue: LeaseQueue,
+    rsmq_queue: str,
+    rsmq: RsmqClient,
+    *,
+    max_messages: int | None = None,
+    convert: Callable[[Any], str] | None = None,
+    remember: timedelta = _DAY,
+    consumer: str = "rsmq-bridge",
+) -> Moved:
+    """Move every waiting job of a Chasqui queue to an RSMQ queue, oldest first, and return counts.
+
+    Workers may take from the queue at the same time. Delayed jobs follow when they are due. A job
+    that cannot become a message, or is too long for the queue, becomes a letter.
+    """
+    if max_messages is not None and max_messages < 1:
+        raise BadInput(f"max_messages must be at least 1, or None for all; not {max_messages}")
+    if queue.config.exclusive:
+        raise BadInput("the bridge leases in shared mode", queue=queue.name)
+    shape = AsMessage(queue.name, convert)
+    target = rsmq.verbs.keys(rsmq_queue)
+    atomic = same_server(rsmq.target, queue.target)
+    rsmq.get_queue_attributes(rsmq_queue)  # before anything is leased: is there such a queue?
+    done = Moved()
+    while True:
+        left = PAGE if max_messages is None else min(PAGE, max_messages - done.moved)
+        leases = queue.lease(consumer, left) if left > 0 else []
+        if not leases:
+            return done
+        ready, hopeless = _as_messages(shape, leases)
+        if atomic:
+            done += _give_page(queue, target, rsmq, ready, hopeless)
+        else:
+            done += _accept_page(queue, target, rsmq, ready, hopeless, to_ms(remember) or 1)
+        for lease, why in hopeless:
+            with suppress(LeaseLost):
+                queue.bury(lease, error=why)
+        done += Moved(buried=len(hopeless))
+
+
+Ready = list[tuple[Lease, str, str]]
+Hopeless = list[tuple[Lease, str]]
+_TOO_LONG = "Message too long for the RSMQ queue"
+
+
+def _as_messages(shape: AsMessage, leases: list[Lease]) -> tuple[Ready, Hopeless]:
+    ready: Ready = []
+    hopeless: Hopeless = []
+    for lease in leases:
+        try:
+            ready.append((lease, shape.message_id(lease), shape.body(lease.job)))
+        except (EncodeError, DecodeError) as problem:
+            hopeless.append((lease, problem.message))
+    return ready, hopeless
+
+
+def _give_page(
+    queue: LeaseQueue, target: RsmqKeys, rsmq: RsmqClient, ready: Ready, hopeless: Hopeless
+) -> Moved:
+    if not ready:
+        return Moved()
+    op = give(queue.keys, queue.config.group, target, rsmq.verbs, ready)
+    signs: bytes = queue.drive.run(op)
+    for (lease, _, _), sign in zip(ready, signs, strict=True):
+        if sign == ord("x"):
+            hopeless.append((lease, _TOO_LONG))
+    return Moved(signs.count(b"1"))
+
+
+def _accept_page(
+    queue: LeaseQueue,
+    target: RsmqKeys,
+    rsmq: RsmqClient,
+    ready: Ready,
+    hopeless: Hopeless,
+    remember_ms: int,
+) -> Moved:
+    ops = [accept(target, rsmq.verbs, one, body, remember_ms) for _, one, body in ready]
+    answers: list[int] = rsmq.drive.many(ops) if ops else []
+    arrived = []
+    for (lease, _, _), answer in zip(ready, answers, strict=True):
+        if answer < 0:
+            hopeless.append((lease, _TOO_LONG))
+        else:
+            arrived.append(lease)
+    with suppress(LeaseLost):  # whoever took it over will find it arrived
+        queue.ack(*arrived)
+    return Moved(answers.count(1), duplicates=answers.count(0))

@@ -21,6 +21,7 @@ PEERS = ROOT / ".cache" / "peers"
 HERE = Path(__file__).parent / "peers"
 NPM_RSMQ = "rsmq@0.12.4"
 PYRSMQ = "PyRSMQ==0.6.1"
+CHASQUIMQ = "chasquimq==1.3.0"
 
 
 class Peer:
@@ -86,11 +87,19 @@ def npm_rsmq_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def pyrsmq_python() -> Path:
-    """A Python with PyRSMQ; in an environment of its own, because it wants another redis-py."""
-    folder = PEERS / "pyrsmq"
-    uv = [sys.executable, "-m", "uv"]
-    make = f"{' '.join(uv)} venv -q . && {' '.join(uv)} pip install -q --python bin/python {PYRSMQ}"
-    _install(folder, "bin/python", ["sh", "-c", make])
+    return _environment("pyrsmq", PYRSMQ)
+
+
+@pytest.fixture(scope="session")
+def chasquimq_python() -> Path:
+    return _environment("chasquimq", CHASQUIMQ)
+
+
+def _environment(name: str, package: str) -> Path:
+    """A Python with a peer, in an environment of its own: peers want other versions than we do."""
+    folder, uv = PEERS / name, f"{sys.executable} -m uv"
+    make = f"{uv} venv -q . && {uv} pip install -q --python bin/python {package} && touch ready"
+    _install(folder, "ready", ["sh", "-c", make])
     return folder / "bin" / "python"
 
 
@@ -126,6 +135,22 @@ def pyrsmq(pyrsmq_python: Path, namespace: str) -> Iterator[Callable[[str], Peer
         where = urlsplit(url)
         args = (str(where.hostname), str(where.port), namespace)
         peers.append(Peer(str(pyrsmq_python), str(HERE / "pyrsmq.py"), *args))
+        return peers[-1]
+
+    yield start
+    for peer in peers:
+        peer.close()
+
+
+@pytest.fixture
+def stock_worker(chasquimq_python: Path) -> Iterator[Callable[..., Peer]]:
+    """Start a real ChasquiMQ worker: `stock_worker(url, queue, idle_ms)`."""
+    peers: list[Peer] = []
+
+    def start(url: str, queue: str, idle_ms: int = 30_000) -> Peer:
+        args = (str(HERE / "stock_worker.py"), url, queue, str(idle_ms))
+        peers.append(Peer(str(chasquimq_python), *args))
+        assert peers[-1].hear() == "up"
         return peers[-1]
 
     yield start

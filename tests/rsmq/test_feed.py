@@ -1,0 +1,159 @@
+"""From Chasqui to RSMQ: exactly once on one server, at least once and recognised between two."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.errors import BadInput, RsmqQueueNotFound
+from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.rsmq import bridge
+from airflow_provider_chasqui.rsmq.bridge import drain, feed
+from airflow_provider_chasqui.rsmq.client import RsmqClient
+
+
+@pytest.fixture
+def rsmq(server: Any, namespace: str) -> Iterator[RsmqClient]:
+    with RsmqClient(server.url, namespace=namespace) as client:
+        client.create_queue("q")
+        yield client
+
+
+@pytest.fixture
+def queue(server: Any, queue_name: str) -> Iterator[Queue]:
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        yield queue
+
+
+@pytest.fixture
+def leases(server: Any, queue_name: str) -> Iterator[LeaseQueue]:
+    with LeaseQueue(queue_name, server.url, dialect=server.dialect) as leases:
+        yield leases
+
+
+def test_jobs_become_messages_in_order(rsmq: RsmqClient, queue: Queue, leases: LeaseQueue) -> None:
+    queue.add_many([{"payload": f"m{i}"} for i in range(150)])
+    queue.add({"a": "ü"})
+    queue.add(b"bytes")
+    queue.add("later", delay=timedelta(hours=1))
+    assert feed(leases, "q", rsmq) == bridge.Moved(moved=152)
+    texts = [message.message for message in rsmq.peek_messages("q", limit=500)]
+    assert texts == [f"m{i}" for i in range(150)] + ['{"a": "ü"}', "bytes"]
+    depth = queue.depth()
+    assert (depth.waiting, depth.running, depth.delayed) == (0, 0, 1)
+    assert rsmq.get_queue_attributes("q").totalsent == 152
+
+
+def test_there_and_back_keeps_id_text_and_order(
+    rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
+) -> None:
+    sent = [rsmq.send_message("q", f"m{i}") for i in range(20)]
+    drain("q", queue, rsmq)
+    feed(leases, "q", rsmq)
+    assert [message.id for message in rsmq.peek_messages("q", limit=50)] == sent
+
+
+def test_what_cannot_be_a_message_becomes_a_letter(
+    rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
+) -> None:
+    rsmq.set_queue_attributes("q", maxsize=1024)
+    queue.add("x" * 1025, id="long")
+    queue.add(b"\xff", id="binary")
+    queue.add("fine")
+    assert feed(leases, "q", rsmq) == bridge.Moved(moved=1, buried=2)
+    errors = {letter.job_id: letter.error for letter in queue.letters()}
+    assert set(errors) == {"long", "binary"}
+    assert "too long" in errors["long"]
+
+
+def test_a_batch_is_done_when_it_is_handed_over(
+    rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
+) -> None:
+    queue.add_batch(range(5), batch_id="b")
+    assert feed(leases, "q", rsmq, max_messages=3, convert=lambda n: f"#{n}").moved == 3
+    assert queue.batch("b").done == 3
+    assert feed(leases, "q", rsmq, convert=lambda n: f"#{n}").moved == 2
+    assert queue.batch("b").finished
+    assert [m.message for m in rsmq.peek_messages("q")] == [f"#{n}" for n in range(5)]
+
+
+def test_nothing_is_leased_for_a_queue_that_is_not_there(
+    rsmq: RsmqClient, queue: Queue, leases: LeaseQueue, server: Any
+) -> None:
+    queue.add(1)
+    with pytest.raises(RsmqQueueNotFound):
+        feed(leases, "nope", rsmq)
+    assert queue.depth().running == 0
+    config = LeaseConfig(mode="exclusive")
+    with (
+        LeaseQueue("other", server.url, config=config) as exclusive,
+        pytest.raises(BadInput, match="shared"),
+    ):
+        feed(exclusive, "q", rsmq)
+
+
+def test_between_two_servers_a_crash_before_the_ack_doubles_nothing(
+    rsmq: RsmqClient, queue: Queue, server: Any, monkeypatch: Any
+) -> None:
+    queue.add_many([{"payload": str(i)} for i in range(5)])
+    elsewhere = server.url.replace("127.0.0.1", "localhost")
+    short = LeaseConfig(visibility_timeout=timedelta(milliseconds=1))
+
+    class Crash(Exception):
+        pass
+
+    def crash(*_: Any) -> None:
+        raise Crash
+
+    with LeaseQueue(queue.name, elsewhere, dialect=server.dialect, config=short) as leases:
+        monkeypatch.setattr(leases, "ack", crash)
+        with pytest.raises(Crash):
+            feed(leases, "q", rsmq)
+    assert rsmq.get_queue_attributes("q").msgs == 5
+    with LeaseQueue(queue.name, elsewhere, dialect=server.dialect) as leases:
+        assert feed(leases, "q", rsmq) == bridge.Moved(duplicates=5)
+    assert [m.message for m in rsmq.peek_messages("q")] == [str(i) for i in range(5)]
+    assert queue.depth().running == queue.depth().waiting == 0
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(120)
+def test_a_stock_worker_two_bridges_and_node_share_every_job_once(
+    native_server: Any, namespace: str, queue_name: str, npm_rsmq: Any, stock_worker: Any
+) -> None:
+    """The worker and the bridges race for 600 jobs; what the bridges move, node reads."""
+    url = native_server.url
+    with RsmqClient(url, namespace=namespace) as rsmq, Queue(queue_name, url) as queue:
+        rsmq.create_queue("q")
+        worker = stock_worker(url, queue_name)
+        queue.add_many([{"payload": i} for i in range(600)])
+
+        def carry(number: int) -> None:
+            with LeaseQueue(queue_name, url) as leases, RsmqClient(url, namespace=namespace) as to:
+                feed(leases, "q", to, consumer=f"bridge-{number}")
+
+        bridges = [threading.Thread(target=carry, args=(n,)) for n in range(2)]
+        for each in bridges:
+            each.start()
+        for each in bridges:
+            each.join(60)
+        pending = command("XPENDING", queue.keys.stream, "default", parse=as_is)
+        while queue.drive.run(pending)[0] or queue.depth().waiting:
+            pass  # the worker finishes what it has read
+        worker.process.stdin.write("stop\n")
+        worker.process.stdin.flush()
+        ran = []
+        while (line := worker.hear()) != "down":
+            ran.append(line["ran"])
+        npm = npm_rsmq(url)
+        moved = []
+        while message := npm.ask("popMessage", qname="q"):
+            moved.append(int(message["message"]))
+        assert sorted(ran + moved) == list(range(600))
+        assert moved, "the bridges moved nothing: nothing was raced"
