@@ -33,6 +33,7 @@ from airflow_provider_chasqui.queue import LOCAL, AsyncQueue
 from airflow_provider_chasqui.store.target import Target
 
 _LAST_FLUSH_S = 5.0
+_LAST_RESIGN_S = 2.5
 _LAST_READ_S = 3.0
 _CUT_OFF_S = 1.0
 
@@ -139,7 +140,10 @@ class Crew:
                 await self._end_reading(reading)
                 await self._end_working(working)
                 await self._end_settling(settling)
-                for task in (*leading, keeping):  # one that led has resigned, if it could
+                # Not cancelled while they resign: the next leader would wait for the lock to run out.
+                if leading:
+                    await asyncio.wait(leading, timeout=_LAST_RESIGN_S)
+                for task in (*leading, keeping):
                     task.cancel()
         except BaseExceptionGroup as failures:
             raise _plainest(failures) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator
 
-from airflow_provider_chasqui.core.lease import Held, LeaseConfig, token_of
+from airflow_provider_chasqui.core.lease import Held, LeaseConfig, held, token_of
 from airflow_provider_chasqui.core.ops import watching
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
 from airflow_provider_chasqui.policies import no_retry_of_bad_input
@@ -134,11 +134,20 @@ class ChasquiSettleMessagesOperator(_LeasingOperator):
                 queue.ack(*tokens)
                 self.log.info("Handed in %d messages of %s", len(tokens), self.queue_name)
                 return {"handed_in": len(tokens)}
-            queue.nack(*tokens, delay=self.retry_after, as_retry=True)
+            spent = [each for each in tokens if self._is_spent(each)]
+            again = [each for each in tokens if each not in spent]
+            why = f"these tasks did not go well: {', '.join(sorted(bad))}"
+            if spent:
+                queue.bury(*spent, error=f"taken {self.max_attempts} times; {why}")
+            if again:
+                queue.nack(*again, delay=self.retry_after, as_retry=True)
         raise AirflowFailException(
-            f"{len(tokens)} messages of {self.queue_name!r} were handed back, because these tasks "
-            f"did not go well: {', '.join(sorted(bad))}"
+            f"{len(again)} messages of {self.queue_name!r} were handed back and {len(spent)} are "
+            f"letters now, because {why}"
         )
+
+    def _is_spent(self, token: str) -> bool:
+        return held(token, self.queue_name).deliveries >= self.max_attempts
 
     def _failed_tasks(self, context: Context) -> set[str]:
         ti = context["ti"]

@@ -7,7 +7,11 @@ import pytest
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.match import check_match, matches
 
-ORDER = {"id": "1", "name": "order", "payload": {"kind": "paid", "lines": [{"sku": 7}], "gift": True}}
+ORDER = {
+    "id": "1",
+    "name": "order",
+    "payload": {"kind": "paid", "lines": [{"sku": 7}], "gift": True},
+}
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,15 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_provider_chasqui.core.job import Entry
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Flow, Op, as_is, command
-from airflow_provider_chasqui.core.ops import looking
+from airflow_provider_chasqui.core.op import Flow, Op, as_int, as_is, command
+from airflow_provider_chasqui.core.ops import delayed, delivery, looking
 
 _NOTE_LIFE_S = 24 * 3600
+_PROMOTE_AT_MOST = 1000
+_EXPIRED_SEEN = 100
+_ANY_SIZE = 2**62
 WINDOW_LIFE_S = 7 * 24 * 3600
 
 
@@ -63,6 +67,46 @@ def status(keys: Keys, group: str) -> Flow[WatcherStatus]:
     return WatcherStatus(group, watcher, seen, depth.lag, depth.running)
 
 
+def left(keys: Keys, group: str, life_ms: int) -> Flow[int]:
+    """How many messages could be taken now: not yet read, or with a lease that ran out.
+
+    Delayed messages that came due are put in their place first: a queue of messages may have no
+    worker that would do it.
+    """
+    yield delayed.promote(keys, _PROMOTE_AT_MOST)
+    idle = ("IDLE", life_ms, "-", "+", _EXPIRED_SEEN)
+    length, pending, expired = yield [
+        command("XLEN", keys.stream, parse=as_int),
+        command("XPENDING", keys.stream, group, parse=_pending, absent=lambda: 0),
+        command("XPENDING", keys.stream, group, *idle, parse=len, absent=lambda: 0),
+    ]
+    return max(0, int(length) - int(pending)) + int(expired)
+
+
+def _pending(reply: Any) -> int:
+    return int(reply[0])
+
+
+def held_by(keys: Keys, group: str, holder: str, most: int) -> Flow[list[tuple[Entry, int]]]:
+    """Entries that a consumer holds, with how often each was delivered, this time included."""
+    held = yield command(
+        "XPENDING", keys.stream, group, "-", "+", most, holder, parse=as_is, absent=list
+    )
+    raw = yield [command("XRANGE", keys.stream, row[0], row[0], parse=as_is) for row in held]
+    found = []
+    for row, entries in zip(held, raw, strict=True):
+        entry = delivery.delivery(entries[0], _ANY_SIZE) if entries else None
+        if isinstance(entry, Entry):
+            found.append((entry, int(row[3])))
+    return found
+
+
+def next_entry(keys: Keys, block_ms: int) -> Op[Any]:
+    """Wait for a new entry without taking it."""
+    tail = ("STREAMS", keys.stream, "$")
+    return command("XREAD", "COUNT", 1, "BLOCK", block_ms, *tail, parse=as_is, block_ms=block_ms)
+
+
 def keep_window(keys: Keys, window: str, text: str) -> Op[Any]:
     """Keep the messages of a window that is too large for an event."""
     return command("SET", keys.window(window), text, "EX", WINDOW_LIFE_S, parse=as_is)
@@ -71,5 +115,5 @@ def keep_window(keys: Keys, window: str, text: str) -> Op[Any]:
 def kept_window(keys: Keys, window: str) -> Op[list[dict[str, Any]] | None]:
     """The messages of a kept window, or None if its time is over."""
     return command(
-        "GET", keys.window(window), parse=lambda reply: None if reply is None else json.loads(reply)
+        "GET", keys.window(window), parse=lambda reply: json.loads(reply) if reply else None
     )

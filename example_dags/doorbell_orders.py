@@ -1,0 +1,23 @@
+"""A run holds its messages until it is done with them: what fails comes back, nothing is stranded.
+
+Try it: `chasqui add --queue parcels '{"weight": 3}'`
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_chasqui.messages import doorbell, leased_messages
+
+QUEUE = "parcels"
+
+with DAG("doorbell_orders", schedule=[doorbell(QUEUE)], catchup=False, tags=["chasqui"]):
+
+    @task
+    def weigh(messages: list[dict]) -> int:
+        weights = [message["payload"]["weight"] for message in messages]
+        print("weighed", len(weights), "parcels")
+        return sum(weights)
+
+    with leased_messages(QUEUE, max_batch=200) as messages:
+        weigh(messages)

@@ -1,0 +1,38 @@
+"""Messages start DAG runs: each window of orders becomes one event, and its run reads it exactly.
+
+Try it: `chasqui add --queue orders '{"sku": 7}' --name order`
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task
+
+from airflow_provider_chasqui.messages import messages_of
+from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
+
+QUEUE = "orders"
+
+orders = Asset(
+    "orders",
+    watchers=[
+        AssetWatcher(
+            name="orders",
+            trigger=ChasquiMessageTrigger(
+                queue_name=QUEUE, match={"name": "order"}, max_batch=200, max_wait=2.0
+            ),
+        )
+    ],
+)
+
+with DAG("messages_to_runs", schedule=[orders], catchup=False, tags=["chasqui"]):
+
+    @task(retries=2, retry_delay=timedelta(seconds=10))
+    def book() -> list[str]:
+        messages = messages_of(get_current_context())
+        for message in messages:
+            print("booking", message["id"], message["payload"])
+        return [message["id"] for message in messages]
+
+    book()

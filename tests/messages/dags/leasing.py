@@ -1,0 +1,25 @@
+"""The DAG of the leasing tests: its task does as the message says."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_chasqui.messages import leased_messages
+
+with DAG("leasing", schedule=None):
+
+    @task
+    def handle(messages: list[dict]) -> list:
+        for message in messages:
+            if message["payload"] == "fail":
+                raise ValueError("as told")
+        return [message["payload"] for message in messages]
+
+    queue_name = os.environ.get("LEASING_QUEUE", "leasing")
+    with leased_messages(
+        queue_name, max_batch=10, max_attempts=2, retry_after=timedelta(milliseconds=50)
+    ) as messages:
+        handle(messages)

@@ -1,0 +1,44 @@
+"""A DAG run holds its messages until it is done with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("dag-tests")]
+
+
+@pytest.fixture
+def leasing(dags, queue, monkeypatch):
+    monkeypatch.setenv("LEASING_QUEUE", queue.name)
+    return dags(HERE / "dags")
+
+
+def test_messages_are_handed_in_when_the_run_went_well(leasing, queue):
+    queue.add_many([{"payload": n} for n in range(3)])
+    run = leasing.run("leasing")
+    assert run.state == "success"
+    assert run.xcom(f"with_{queue.name}.handle") == [0, 1, 2]
+    depth = queue.depth()
+    assert (depth.waiting, depth.running, depth.delayed, depth.dead) == (0, 0, 0, 0)
+
+
+def test_a_run_without_messages_is_skipped(leasing, queue):
+    run = leasing.run("leasing")
+    assert set(run.states().values()) == {"skipped"}
+
+
+def test_messages_come_back_when_a_task_fails_and_die_after_their_budget(leasing, queue):
+    queue.add("fail", id="bad")
+    first = leasing.run("leasing")
+    assert first.state == "failed"
+    assert first.states()[f"settle_{queue.name}"] == "failed"
+    assert queue.find("bad").state in ("delayed", "waiting")
+    second = leasing.run("leasing")
+    assert second.state == "failed"
+    (letter,) = queue.letters()
+    assert (letter.job_id, letter.attempts) == ("bad", 2)
+    assert queue.depth().running == 0

@@ -1,0 +1,209 @@
+"""Watchers fire events for messages; a message leaves the queue when its event is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from types import SimpleNamespace
+
+import pytest
+from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
+
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.ops import watching
+from airflow_provider_chasqui.messages import messages_of
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.triggers import messages as module
+from airflow_provider_chasqui.triggers.doorbell import ChasquiDoorbellTrigger
+from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
+
+STORED = AdvanceOutcome(acked=1, failed=0)
+NOT_STORED = AdvanceOutcome(acked=0, failed=1)
+
+
+def trigger(queue: Queue, **options) -> ChasquiMessageTrigger:
+    chosen = {"max_wait": 0.1, "sweep_after": 1.0, "claim_idle": 2.0} | options
+    return ChasquiMessageTrigger(queue_name=queue.name, **chosen)
+
+
+class Reader:
+    """Airflow's part: one reader, any number of watchers, and what it says about each window."""
+
+    def __init__(self, *watchers: ChasquiMessageTrigger):
+        self.watchers = watchers
+        _, kwargs = watchers[0].serialize()
+        self.producer = type(watchers[0]).create_shared_stream_producer(kwargs)
+        self.stream = self.producer.open_stream()
+
+    async def next(self) -> tuple[object, list[dict]]:
+        async with asyncio.timeout(10):
+            raw, payload = await anext(self.stream)
+        return payload, [
+            event.payload
+            for watcher in self.watchers
+            async for event in watcher.filter_shared_stream(_once(raw))
+        ]
+
+    async def next_event(self) -> tuple[object, dict]:
+        """The next window that fires something; there may be empty ones before it."""
+        while True:
+            window, events = await self.next()
+            if events:
+                (event,) = events
+                return window, event
+
+    async def advance(self, window: object, outcome: AdvanceOutcome) -> None:
+        await self.producer.advance([AdvanceItem(window, outcome)])
+
+    async def __aenter__(self) -> Reader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stream.aclose()
+        await self.producer.aclose()
+
+
+async def _once(raw):
+    yield raw
+
+
+async def _until(condition, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def test_a_trigger_rebuilt_is_the_same():
+    first = ChasquiMessageTrigger(queue_name="q", match={"name": "a"}, max_batch=5)
+    path, kwargs = first.serialize()
+    assert path == "airflow_provider_chasqui.triggers.messages.ChasquiMessageTrigger"
+    assert ChasquiMessageTrigger(**kwargs).serialize() == (path, kwargs)
+    bell = ChasquiDoorbellTrigger(queue_name="q")
+    assert ChasquiDoorbellTrigger(**bell.serialize()[1]).serialize() == bell.serialize()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"match": {"nope": 1}}, {"unmatched": "?"}, {"max_batch": 0}, {"hold": 1}, {"max_wait": -1}],
+)
+def test_settings_that_cannot_be_are_refused(options):
+    with pytest.raises(BadInput):
+        ChasquiMessageTrigger(queue_name="q", **options)
+
+
+async def test_a_message_stays_until_its_event_is_stored(queue):
+    queue.add({"n": 1}, name="order", id="one")
+    async with Reader(trigger(queue)) as reader:
+        window, event = await reader.next_event()
+        (message,) = event["messages"]
+        assert (message["id"], message["name"], message["payload"]) == ("one", "order", {"n": 1})
+        assert queue.find("one").state == "running"
+        await reader.advance(window, STORED)
+        await _until(lambda: queue.depth().running == 0)
+    assert queue.find("one").state == "done"
+
+
+async def test_what_airflow_did_not_store_comes_again(queue):
+    queue.add("again", id="one")
+    async with Reader(trigger(queue)) as reader:
+        window, _ = await reader.next_event()
+        await reader.advance(window, NOT_STORED)
+        _, event = await reader.next_event()
+        assert [message["id"] for message in event["messages"]] == ["one"]
+
+
+async def test_a_reader_that_dies_leaves_its_messages_to_the_next(queue):
+    queue.add("precious", id="one")
+    dead = Reader(trigger(queue))
+    await dead.next_event()
+    await dead.__aexit__()  # the clean end; tests/system kills a triggerer with -9
+    async with Reader(trigger(queue)) as reader:
+        _, event = await reader.next_event()
+        assert [message["id"] for message in event["messages"]] == ["one"]
+
+
+async def test_watchers_share_a_reader_and_each_takes_what_fits(queue):
+    for name in ("order", "refund", "order", "noise"):
+        queue.add({"is": name}, name=name)
+    orders, refunds = (
+        trigger(queue, match={"name": "order"}),
+        trigger(queue, match={"name": "refund"}),
+    )
+    assert orders.shared_stream_key() == refunds.shared_stream_key()
+    async with Reader(orders, refunds) as reader:
+        events: list[dict] = []
+        while not events:
+            window, events = await reader.next()
+        assert [len(event["messages"]) for event in events] == [2, 1]
+        await reader.advance(window, AdvanceOutcome(acked=2, failed=0))
+        await _until(lambda: queue.depth().running == 0)
+    (letter,) = queue.letters()
+    assert letter.name == "noise"
+    assert "no watcher" in letter.error
+
+
+async def test_after_a_burst_one_event_sweeps_up_what_airflow_passed_over(queue):
+    queue.add_many([{"payload": n} for n in range(6)])
+    async with Reader(trigger(queue, max_batch=3)) as reader:
+        for _ in range(2):
+            window, event = await reader.next_event()
+            assert len(event["messages"]) == 3
+            await reader.advance(window, STORED)
+        _, sweep = await reader.next_event()
+        assert sweep["messages"] == []
+        assert sweep["sweep"]
+        _, nothing = await reader.next()
+        assert nothing == []
+
+
+async def test_a_window_too_large_for_an_event_is_kept_and_read_again(queue):
+    queue.add_many([{"payload": "x" * 5000, "id": f"big-{n}"} for n in range(30)])
+    async with Reader(trigger(queue, max_wait=1.0)) as reader:
+        window, event = await reader.next_event()
+        assert len(event["entry_ids"]) == 30
+        assert "messages" not in event
+        await reader.advance(window, STORED)
+        await _until(lambda: queue.depth().running == 0)
+    context = {"triggering_asset_events": {"a": [SimpleNamespace(extra={"payload": event})]}}
+    for _ in range(2):
+        found = await asyncio.to_thread(messages_of, context)
+        assert [message["id"] for message in found] == [f"big-{n}" for n in range(30)]
+
+
+async def test_without_ack_mode_messages_leave_after_the_event_had_time_to_be_stored(
+    queue, monkeypatch
+):
+    monkeypatch.setattr(module, "_STORED_AFTER_S", 0.5)
+    queue.add("one", id="one")
+    async with aclosing(trigger(queue).run()) as events:
+        event = await anext(events)
+        assert [message["id"] for message in event.payload["messages"]] == ["one"]
+        assert queue.find("one").state == "running"
+        waiting = asyncio.ensure_future(anext(events))
+        await _until(lambda: queue.find("one").state == "done")
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_watcher_says_how_it_is_doing(queue):
+    queue.add("one")
+    async with Reader(trigger(queue)) as reader:
+        await reader.next_event()
+        status = queue.drive.flow(watching.status(queue.keys, "default"))
+        assert (status.pending, status.watcher.delivered) == (1, 1)
+        assert status.watcher.last_delivered
+
+
+async def test_the_bell_rings_while_messages_are_left_and_takes_none(queue):
+    bell = ChasquiDoorbellTrigger(queue_name=queue.name, ring_every=0.2)
+    async with aclosing(bell.run()) as rings:
+        first = asyncio.ensure_future(anext(rings))
+        await asyncio.sleep(0.3)
+        assert not first.done()
+        queue.add_many([{"payload": n} for n in range(3)])
+        async with asyncio.timeout(10):
+            assert (await first).payload["waiting"] == 3
+            assert (await anext(rings)).payload["waiting"] == 3
+        queue.add("more")
+        assert (await anext(rings)).payload["waiting"] == 4
+    assert queue.depth().waiting == 4
