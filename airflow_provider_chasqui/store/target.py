@@ -75,8 +75,9 @@ class Target:
             raise BadInput("the number of the database must not be negative")
         if self.cluster and self.db:
             raise BadInput("a Redis Cluster has only database 0")
-        if self.timeout <= 0 or self.connect_timeout <= 0:
-            raise BadInput("timeouts must be above 0 seconds")
+        for seconds in (self.timeout, self.connect_timeout):
+            if not 0 < seconds <= 86_400:  # which not a number is not either
+                raise BadInput("timeouts must be above 0 seconds and at most a day")
         if self.retries < 0:
             raise BadInput("retries must not be negative")
 
@@ -165,7 +166,7 @@ def _node(text: str, form: str) -> tuple[str, int]:
 
 
 def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise BadInput(f"{what} is not a number; {_QUOTE}")
     return int(text)
 

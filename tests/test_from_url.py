@@ -1,0 +1,71 @@
+"""No URL, however odd, is anything but a target or our own error without its secrets."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.store.target import Target, from_url
+
+schemes = st.sampled_from(
+    [
+        "redis://",
+        "rediss://",
+        "unix://",
+        "redis+sentinel://",
+        "redis+cluster://",
+        "rediss+cluster://",
+    ]
+)
+options = st.sampled_from(
+    ["timeout", "connect_timeout", "retries", "client_name", "db", "ssl_cert_reqs"]
+)
+odd = st.text(st.sampled_from("abc:/@[]?#&=%,.0123456789é\x00\ud800 -+"), max_size=40)
+
+
+@settings(max_examples=500)
+@given(st.text() | st.builds(lambda scheme, rest: scheme + rest, schemes, odd))
+def test_any_text(text):
+    try:
+        target = from_url(text)
+    except BadInput as error:
+        assert "secret" not in str(error)  # noqa: PT017
+        return
+    assert isinstance(target, Target)
+    assert target.where
+
+
+@given(schemes, options, odd | st.sampled_from(["nan", "inf", "-1", "1e999", "9" * 5000]))
+def test_any_option(scheme, name, text):
+    url = f"{scheme}user:secret@host:1/0?{name}={text}"
+    try:
+        target = from_url(url)
+    except BadInput as error:
+        assert "secret" not in str(error)  # noqa: PT017
+        return
+    assert 0 < target.timeout < 10**9
+    assert 0 < target.connect_timeout < 10**9
+    assert "secret" not in repr(target) + target.where
+
+
+@given(st.sampled_from(["9" * 5000, "٣", "1_0", "-1", " 1", "99999"]))
+def test_any_number(number):
+    for url in (
+        f"redis://host:{number}",
+        f"redis://host/{number}",
+        f"redis://host?retries={number}",
+    ):
+        try:
+            assert isinstance(from_url(url), Target)
+        except BadInput:
+            continue
+
+
+@given(st.none() | st.integers() | st.binary() | st.lists(st.text()))
+def test_what_is_no_text(value):
+    try:
+        from_url(value)
+    except BadInput:
+        return
+    raise AssertionError("that was no URL")
