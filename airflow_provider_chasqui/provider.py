@@ -18,14 +18,25 @@ def get_provider_info() -> dict[str, Any]:
             "Hand off millions of durable jobs to Redis Streams, wait for them without a worker "
             "slot, start DAG runs from messages, and repair what died."
         ),
-        "integrations": [{"integration-name": NAME, "tags": ["software"]}],
-        "operators": _modules("operators", "enqueue", "dlq", "consume"),
+        "integrations": [
+            {
+                "integration-name": NAME,
+                "external-doc-url": "https://redis.io/docs/latest/develop/data-types/streams/",
+                "tags": ["software"],
+            }
+        ],
+        "operators": _modules(
+            "operators", "enqueue", "dlq", "consume", "messages", "spark_submit", "spark_replay"
+        ),
         "sensors": _modules("sensors", "job", "batch", "depth"),
         "hooks": _modules("hooks", "chasqui"),
-        "triggers": _modules("triggers", "job", "batch", "depth"),
+        "triggers": _modules("triggers", "job", "batch", "depth", "messages", "doorbell"),
         "connection-types": [_chasqui_connection()],
         "extra-links": [f"{_ROOT}.links.job.ChasquiJobLink"],
         "notifications": [f"{_ROOT}.notifications.chasqui.ChasquiNotifier"],
+        "queues": [f"{_ROOT}.queues.chasqui.ChasquiMessageQueueProvider"],
+        "plugins": [{"name": "chasqui", "plugin-class": f"{_ROOT}.plugins.plugin.ChasquiPlugin"}],
+        "cli": [f"{_ROOT}.commands.get_cli_commands"],
         "task-decorators": [
             {"name": "chasqui", "class-name": f"{_ROOT}.decorators.chasqui.chasqui_task"}
         ],

@@ -78,7 +78,7 @@ class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
     def _sent_earlier(self, context: Context) -> int | None:
         """How many jobs an earlier try has handed off completely; None if there is none."""
         ti: Any = context["ti"]
-        if ti.try_number < 2 or self.on_retry == "resubmit" or self.job_id is not None:
+        if self.on_retry == "resubmit" or self.job_id is not None:
             return None
         with ChasquiHook(self.chasqui_conn_id) as hook:
             try:

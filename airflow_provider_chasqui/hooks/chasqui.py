@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import BadInput, ChasquiError
 from airflow_provider_chasqui.hooks.connection import ChasquiConnection, read_connection
 
 if TYPE_CHECKING:
+    from airflow_provider_chasqui.core.lease import LeaseConfig
+    from airflow_provider_chasqui.engine.consumer import Consumer
+    from airflow_provider_chasqui.engine.handlers import Handlers
+    from airflow_provider_chasqui.hooks.leading import Leading
+    from airflow_provider_chasqui.lease import AsyncLeaseQueue, LeaseQueue
     from airflow_provider_chasqui.queue import AsyncQueue, Queue
     from airflow_provider_chasqui.store.connect import Link
 
@@ -79,6 +86,70 @@ class ChasquiHook(BaseHook):
     async def aget_conn(self) -> AsyncQueue:
         """Return the queue that the connection names, for the running event loop."""
         return await self.async_queue()
+
+    def lease_queue(
+        self, queue_name: str | None = None, config: LeaseConfig | None = None
+    ) -> LeaseQueue:
+        """Return a queue to lease from; the hook closes it."""
+        from airflow_provider_chasqui.lease import LeaseQueue
+
+        settings = self.settings
+        name = self._name(queue_name, settings)
+        return LeaseQueue(
+            name, self._link, config=config, limits=settings.config, dialect=settings.dialect
+        )
+
+    async def async_lease_queue(
+        self, queue_name: str | None = None, config: LeaseConfig | None = None
+    ) -> AsyncLeaseQueue:
+        """Return a queue to lease from, for the running event loop; the caller closes it."""
+        from airflow_provider_chasqui.lease import AsyncLeaseQueue
+
+        settings = await self.aget_settings()
+        name = self._name(queue_name, settings)
+        return AsyncLeaseQueue(
+            name,
+            settings.target,
+            config=config,
+            limits=settings.config,
+            dialect=settings.dialect,
+        )
+
+    def consumer(
+        self,
+        handler: Handlers | Callable[..., Any],
+        queue_name: str | None = None,
+        config: ConsumerConfig | None = None,
+    ) -> Consumer:
+        """Return a worker of the queue: `await consumer.run()` works until `consumer.stop()`."""
+        from airflow_provider_chasqui.engine.consumer import Consumer
+
+        name, chosen = self._name(queue_name, self.settings), self._consuming(config)
+        return Consumer(name, handler, chosen, server=self.settings.target)
+
+    def promoter(
+        self, queue_name: str | None = None, config: ConsumerConfig | None = None
+    ) -> Leading:
+        """Return what moves delayed jobs when they are due, for a queue without our workers."""
+        from airflow_provider_chasqui.hooks.leading import Leading, promoting
+
+        name, chosen = self._name(queue_name, self.settings), self._consuming(config)
+        return Leading(name, self.settings.target, chosen, promoting)
+
+    def scheduler(
+        self, queue_name: str | None = None, config: ConsumerConfig | None = None
+    ) -> Leading:
+        """Return what fires repeats, for a queue without our workers."""
+        from airflow_provider_chasqui.hooks.leading import Leading, scheduling
+
+        name, chosen = self._name(queue_name, self.settings), self._consuming(config)
+        return Leading(name, self.settings.target, chosen, scheduling)
+
+    def _consuming(self, config: ConsumerConfig | None) -> ConsumerConfig:
+        limits = self.settings.config
+        return config or ConsumerConfig(
+            group=limits.group, max_payload_bytes=limits.max_payload_bytes
+        )
 
     def test_connection(self) -> tuple[bool, str]:
         """Reach the server, log in, try the rights; say what is there or what to fix."""

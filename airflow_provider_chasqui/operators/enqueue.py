@@ -120,7 +120,9 @@ class ChasquiEnqueueOperator(BaseOperator):
             handle = self._handle = order.handle(name)
             ti = context["ti"]
             ti.xcom_push(key=XCOM_KEY, value=page_link(self.chasqui_conn_id, name, **handle.place))
-            sent = send(hook.queue(name), order, replay=self._replays(ti), say=self.log.info)
+            sent = send(
+                hook.queue(name), order, replay=self.on_retry == "replay", say=self.log.info
+            )
             self._emit(context, sent.handle)
             if not self.wait_for_completion:
                 return sent.handle.returned(self._kind)
@@ -186,9 +188,6 @@ class ChasquiEnqueueOperator(BaseOperator):
             retry=options.retry(self.job_retry),
             source=f"airflow:{ti.dag_id}/{ti.run_id}/{ti.task_id}",
         )
-
-    def _replays(self, ti: Any) -> bool:
-        return self.on_retry == "replay" and ti.try_number > 1
 
     def _emit(self, context: Context, handle: Handle) -> None:
         from airflow_provider_chasqui.assets.chasqui import SCHEME

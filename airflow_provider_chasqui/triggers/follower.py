@@ -250,14 +250,14 @@ async def following(
     server: str,
     queue_name: str,
     open_queue: Callable[[], Awaitable[AsyncQueue]],
-    pace: Pace | None = None,
+    pace: Callable[[], Pace] = Pace,
 ) -> AsyncIterator[Follower]:
     """Lend the follower of a queue; the last one to leave closes it."""
     mine = _followers.setdefault(asyncio.get_running_loop(), {})
     key = (server, queue_name)
     follower = mine.get(key)
     if follower is None:
-        follower = mine[key] = Follower(open_queue, pace)
+        follower = mine[key] = Follower(open_queue, pace())
     try:
         follower.users += 1
         yield follower

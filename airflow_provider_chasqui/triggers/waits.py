@@ -55,7 +55,7 @@ class Source:
         return await hook.async_queue(self.queue_name)
 
     def following(self) -> AbstractAsyncContextManager[Follower]:
-        return following(self.chasqui_conn_id, self.queue_name, self.open, pace())
+        return following(self.chasqui_conn_id, self.queue_name, self.open, pace)
 
 
 async def guarded(wait: Awaitable[dict[str, Any]]) -> dict[str, Any]:

@@ -96,10 +96,10 @@ class Dags:
         assert not bag.import_errors, bag.import_errors
         return bag.dags[dag_id]
 
-    def run(self, dag_id: str, logical_date: Any = None, **conf: Any) -> Run:
-        """Run a DAG; the same logical date again clears and runs it again, as a clear does."""
+    def run(self, dag_id: str, date: Any = None, **conf: Any) -> Run:
+        """Run a DAG. A date names the run: the same one again is the same run, once more."""
         dag = self.get(dag_id)
-        when = {} if logical_date is None else {"logical_date": logical_date}
+        when = {} if date is None else {"logical_date": date, "run_after": date}
         return Run(dag.test(run_conf=conf, **when))
 
 

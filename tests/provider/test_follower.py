@@ -34,7 +34,7 @@ async def follower_of(server: Server, name: str, pace: Pace) -> AsyncIterator[Fo
     async def open_queue() -> AsyncQueue:
         return AsyncQueue(name, server.url, dialect=server.dialect)
 
-    async with following(server.url, name, open_queue, pace) as follower:
+    async with following(server.url, name, open_queue, lambda: pace) as follower:
         yield follower
 
 

@@ -1,0 +1,38 @@
+"""Ten thousand e-mails as one batch: exactly once, with progress in one deferred task's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_chasqui.sensors.batch import ChasquiBatchSensor
+
+with DAG(
+    "chasqui_batch_of_ten_thousand",
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    tags=["chasqui", "example"],
+):
+
+    @task.chasqui(queue_name="emails", job_name="welcome", sends="batch", job_retry=3)
+    def write_emails() -> Iterator[dict[str, object]]:
+        for number in range(10_000):
+            yield {"to": f"user{number}@example.org", "template": "welcome"}
+
+    sent = ChasquiBatchSensor(
+        task_id="wait_for_all",
+        batch=write_emails(),
+        max_failed=None,
+        max_failed_ratio=0.01,
+        deferrable=True,
+        progress_interval=5,
+        timeout=timedelta(hours=1).total_seconds(),
+    )
+
+    @task
+    def report(counts: dict[str, object]) -> str:
+        return f"{counts['done']} of {counts['total']} sent, {counts['dead']} dead"
+
+    report(sent.output)

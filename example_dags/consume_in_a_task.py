@@ -1,0 +1,30 @@
+"""Drain a queue inside a task, on a schedule: a worker that needs no deployment of its own."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_provider_chasqui.operators.consume import ChasquiConsumeOperator
+
+
+async def archive(job: Any) -> None:
+    """Stands for work: a real handler would write somewhere, and may run twice."""
+    assert job.payload is not None
+
+
+with DAG(
+    "chasqui_consume_in_a_task",
+    schedule="@hourly",
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    tags=["chasqui", "example"],
+):
+    ChasquiConsumeOperator(
+        task_id="archive",
+        queue_name="archive",
+        handler=archive,
+        max_time=timedelta(minutes=30),
+    )

@@ -1,0 +1,15 @@
+"""Once a day, put dead e-mails and rows back on their queues, gently and not for ever."""
+
+from __future__ import annotations
+
+from airflow_provider_chasqui.dags import build_dlq_replay_dag
+
+dag = build_dlq_replay_dag(
+    "chasqui_dlq_replay_daily",
+    queue_name=["emails", "rows"],
+    schedule="@daily",
+    older_than=3600,
+    rate_limit=50,
+    budget=3,
+    tags=["chasqui", "example"],
+)

@@ -1,0 +1,35 @@
+"""Hand off one job and wait for it without a worker slot; its result feeds the next task.
+
+Needs a worker that keeps results: `chasqui worker thumbnails --handler … --store-results`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
+
+with DAG(
+    "chasqui_enqueue_and_wait",
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    tags=["chasqui", "example"],
+):
+    thumbnail = ChasquiEnqueueOperator(
+        task_id="make_thumbnail",
+        queue_name="thumbnails",
+        job_name="thumbnail",
+        payload={"image": "cat.png", "width": 320, "day": "{{ ds }}"},
+        job_retry={"max_attempts": 5, "backoff": "exponential", "delay": 0.5, "max_delay": 60},
+        wait_for_completion=True,
+        deferrable=True,
+        wait_timeout=timedelta(minutes=10),
+    )
+
+    @task
+    def publish(result: dict[str, object]) -> str:
+        return f"published {result['file']}"
+
+    publish(thumbnail.output["result"])

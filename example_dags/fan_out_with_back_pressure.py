@@ -1,0 +1,38 @@
+"""Many producers, one queue: each waits in the triggerer until the workers have caught up."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.sdk import DAG, task, task_group
+
+from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
+from airflow_provider_chasqui.sensors.depth import ChasquiQueueDepthSensor
+
+with DAG(
+    "chasqui_fan_out_with_back_pressure",
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    tags=["chasqui", "example"],
+):
+
+    @task
+    def list_regions() -> list[list[dict[str, object]]]:
+        regions = ("north", "east", "south")
+        return [[{"region": region, "row": row} for row in range(200)] for region in regions]
+
+    @task_group
+    def region(rows: list[dict[str, object]]) -> None:
+        ChasquiQueueDepthSensor(
+            task_id="wait_for_room",
+            queue_name="rows",
+            max_waiting=1000,
+            max_dead=100,
+            deferrable=True,
+            poke_interval=2,
+        ) >> ChasquiEnqueueOperator(
+            task_id="send", queue_name="rows", payloads=rows, wait_for_completion=True,
+            deferrable=True,
+        )  # fmt: skip
+
+    region.expand(rows=list_regions())

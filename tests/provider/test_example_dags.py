@@ -1,0 +1,134 @@
+"""The example DAGs run as they stand, against a real server and real workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.outcome import Unrecoverable
+from airflow_provider_chasqui.queue import Queue
+from tests.conftest import Server
+from tests.provider.conftest import Dags, connect, working
+from tests.servers import RedisServer, valkey_binary
+
+pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(240)]
+EXAMPLES = Path(__file__).parents[2] / "example_dags"
+
+
+@pytest.fixture
+def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server of the test's own: the examples name their queues themselves."""
+    with RedisServer.start(valkey_binary()) as process:
+        server = Server(process.url, "portable")
+        connect(monkeypatch, server)
+        yield server
+
+
+@pytest.fixture
+def examples(dags: Callable[[Path], Dags], own_server: Server) -> Dags:
+    return dags(EXAMPLES)
+
+
+def queue(server: Server, name: str) -> Queue:
+    return Queue(name, server.url, dialect=server.dialect)
+
+
+def test_enqueue_and_wait(examples: Dags, own_server: Server) -> None:
+    async def thumbnail(job: Any) -> Any:
+        return {"file": f"{job.payload['width']}-{job.payload['image']}"}
+
+    with working(own_server, "thumbnails", thumbnail, store_results=True):
+        run = examples.run("chasqui_enqueue_and_wait")
+    assert run.xcom("publish") == "published 320-cat.png"
+
+
+def test_batch_of_ten_thousand(
+    examples: Dags, own_server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def send(job: Any) -> None:
+        if job.payload["to"].startswith("user77@"):
+            raise Unrecoverable("no such mailbox")
+
+    with working(own_server, "emails", send, concurrency=200):
+        run = examples.run("chasqui_batch_of_ten_thousand")
+    assert run.xcom("report") == "9999 of 10000 sent, 1 dead"
+    said = capfd.readouterr()
+    assert "10000 of 10000 ended (100%), 1 dead" in said.out + said.err
+
+
+def test_fan_out_with_back_pressure(examples: Dags, own_server: Server) -> None:
+    seen = []
+
+    async def handle(job: Any) -> None:
+        seen.append((job.payload["region"], job.payload["row"]))
+
+    with queue(own_server, "rows") as rows:
+        rows.add_many([{"payload": {"region": "old", "row": n}} for n in range(1500)])
+        with working(own_server, "rows", handle):
+            run = examples.run("chasqui_fan_out_with_back_pressure")
+    assert run.state == "success"
+    assert len(set(seen)) == len(seen) == 1500 + 600
+
+
+def test_dlq_replay_daily(examples: Dags, own_server: Server) -> None:
+    """A run by hand only counts; with dry_run=false it replays what is old enough."""
+
+    async def fail(job: Any) -> None:
+        raise Unrecoverable("the mail server is down")
+
+    with queue(own_server, "emails") as emails:
+        emails.add_many([{"payload": n} for n in range(5)])
+        with working(own_server, "emails", fail):
+            while emails.depth().dead < 5:
+                pass
+        dag = examples.get("chasqui_dlq_replay_daily")
+        assert (dag.max_active_runs, dag.catchup) == (1, False)
+        by_hand = examples.run("chasqui_dlq_replay_daily", older_than=0)
+        assert by_hand.xcom("replay_emails")["moved"] == 5
+        assert by_hand.xcom("replay_emails")["dry_run"]
+        assert emails.depth().dead == 5
+        too_young = examples.run("chasqui_dlq_replay_daily", dry_run=False)
+        assert too_young.xcom("replay_emails")["matched"] == 0
+        run = examples.run("chasqui_dlq_replay_daily", older_than=0, dry_run=False)
+        assert run.xcom("replay_emails")["moved"] == 5
+        assert (emails.depth().dead, emails.depth().waiting) == (0, 5)
+
+
+def test_results_to_next_task(examples: Dags, own_server: Server) -> None:
+    def embed(job: Any) -> list[float]:
+        return [float(len(word)) for word in job.payload["text"].split()]
+
+    with working(own_server, "embeddings", embed, store_results=True):
+        run = examples.run("chasqui_results_to_next_task")
+    assert run.xcom("longest") == 2
+
+
+def test_consume_in_a_task(examples: Dags, own_server: Server) -> None:
+    with queue(own_server, "archive") as archive:
+        archive.add_many([{"payload": n} for n in range(300)])
+        archive.add(1, delay=timedelta(hours=1))
+        archive.add(None, name="bad", retry=None)
+        run = examples.run("chasqui_consume_in_a_task")
+        report = run.xcom("archive")
+        assert (report["done"], archive.depth().waiting) == (300, 0)
+        assert report["failed"] > 0
+        assert archive.depth().delayed == 2
+
+
+def test_parsing_them_imports_neither_redis_nor_pyspark() -> None:
+    code = """
+import glob, runpy, sys
+for file in sorted(glob.glob(sys.argv[1] + "/*.py")):
+    runpy.run_path(file)
+heavy = {"redis", "hiredis", "pyspark"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    command = [sys.executable, "-c", code, str(EXAMPLES)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,47 @@
+"""One real Airflow for all tests that want one: put them into xdist_group("airflow")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Server
+from tests.servers import RedisServer
+from tests.system.airflow_site import AirflowSite
+
+DAGS = Path(__file__).parent / "dags"
+
+
+@pytest.fixture(scope="session")
+def site_redis(redis86_binary: Path) -> Iterator[RedisServer]:
+    """A Redis of the site's own, which keeps what it has when it is restarted."""
+    with RedisServer.start(redis86_binary, aof=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def site_server(site_redis: RedisServer) -> Server:
+    """The server that the connection `chasqui_default` of the site leads to."""
+    return Server(site_redis.url, "native")
+
+
+@pytest.fixture(scope="session")
+def airflow_site(site_server: Server) -> Iterator[AirflowSite]:
+    """A whole Airflow, shared by all tests of this process; about half a minute to start.
+
+    Its DAGs are in tests/system/dags; what varies comes in a run's conf.
+    """
+    host, _, port = site_server.url.removeprefix("redis://").removesuffix("/0").rpartition(":")
+    connection = {"conn_type": "chasqui", "host": host, "port": int(port)}
+    env = {
+        "AIRFLOW_CONN_CHASQUI_DEFAULT": json.dumps(connection),
+        "AIRFLOW__CHASQUI__RECHECK_INTERVAL": "5",
+    }
+    site = AirflowSite(DAGS, env)
+    try:
+        yield site.start()
+    finally:
+        site.close()

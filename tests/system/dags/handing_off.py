@@ -1,0 +1,74 @@
+"""DAGs that hand off jobs and wait for them in the triggerer."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
+from airflow_provider_chasqui.sensors.batch import ChasquiBatchSensor
+
+START = datetime(2026, 1, 1)
+QUEUE = "{{ dag_run.conf.queue }}"
+
+
+class DiesAfterSending(ChasquiEnqueueOperator):
+    """Its process is killed after the jobs are sent and before the task returns, once."""
+
+    def execute(self, context: Any) -> Any:
+        returned = super().execute(context)
+        if context["ti"].try_number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return returned
+
+
+with DAG("await_one", schedule=None, start_date=START):
+    sent = ChasquiEnqueueOperator(
+        task_id="send",
+        queue_name=QUEUE,
+        payload={"n": 20},
+        wait_for_completion=True,
+        deferrable=True,
+        wait_timeout=300,
+    )
+
+    @task
+    def use(result: Any) -> Any:
+        return result["n"] + 1
+
+    use(sent.output["result"])
+
+with DAG("await_thousand", schedule=None, start_date=START):
+    handle = ChasquiEnqueueOperator(task_id="send", queue_name=QUEUE, batch=list(range(1000)))
+    ChasquiBatchSensor(
+        task_id="wait", batch=handle.output, deferrable=True, timeout=300, progress_interval=0.5
+    )
+
+with DAG("killed_task", schedule=None, start_date=START):
+    DiesAfterSending(
+        task_id="send",
+        queue_name=QUEUE,
+        payloads=[1, 2, 3],
+        retries=1,
+        retry_delay=timedelta(seconds=1),
+    )
+
+with DAG("cleared", schedule=None, start_date=START):
+    for on_retry in ("reattach", "resubmit"):
+        ChasquiEnqueueOperator(
+            task_id=on_retry, queue_name=QUEUE, payload=on_retry, on_retry=on_retry
+        )
+
+with DAG("killed_by_hand", schedule=None, start_date=START):
+    ChasquiEnqueueOperator(
+        task_id="send",
+        queue_name=QUEUE,
+        payload=1,
+        delay=timedelta(hours=1),
+        wait_for_completion=True,
+        deferrable=True,
+    )

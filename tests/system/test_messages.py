@@ -1,0 +1,121 @@
+"""Messages start DAG runs of a real Airflow, and none is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.queue import Queue
+from tests.conftest import Server
+from tests.servers import RedisServer
+from tests.system.airflow_site import AirflowSite, until
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.xdist_group("airflow"),
+    pytest.mark.timeout(400),
+]
+
+
+@pytest.fixture
+def messages(site_server: Server) -> Iterator[Queue]:
+    with Queue("sys-messages", site_server.url) as queue:
+        yield queue
+
+
+@pytest.fixture
+def bell(site_server: Server) -> Iterator[Queue]:
+    with Queue("sys-bell", site_server.url) as queue:
+        yield queue
+
+
+class Notes:
+    """What the DAGs say they saw."""
+
+    def __init__(self, queue: Queue):
+        self._queue = queue
+
+    def of(self, key: str) -> Counter[str]:
+        op = command("LRANGE", f"{{chasqui:sys-notes}}:{key}", 0, -1, parse=as_is)
+        return Counter(raw.decode() for raw in self._queue.drive.run(op))
+
+
+@pytest.fixture
+def notes(site_server: Server) -> Iterator[Notes]:
+    with Queue("sys-notes", site_server.url) as queue:
+        yield Notes(queue)
+
+
+def send(queue: Queue, prefix: str, count: int, name: str = "") -> set[str]:
+    ids = {f"{prefix}-{n}" for n in range(count)}
+    queue.add_many(
+        [{"payload": {"n": n}, "id": f"{prefix}-{n}", "name": name} for n in range(count)]
+    )
+    return ids
+
+
+def all_seen(notes: Notes, key: str, ids: set[str]) -> bool:
+    return ids <= set(notes.of(key))
+
+
+def test_a_burst_of_a_thousand_messages_reaches_runs_once_each(
+    airflow_site: AirflowSite, messages: Queue, notes: Notes
+) -> None:
+    orders = send(messages, "burst", 1000, "order")
+    refunds = send(messages, "back", 10, "refund")
+    until(lambda: all_seen(notes, "order", orders), 240, "a run for every order")
+    until(lambda: all_seen(notes, "refund", refunds), 60, "a run for every refund")
+    assert {notes.of("order")[each] for each in orders} == {1}
+    assert len(messages.consumers()) == 1  # two watchers, one reader
+    until(lambda: messages.depth().running == 0, 60, "settling")
+    assert messages.depth().dead == 0
+
+
+@pytest.mark.chaos
+def test_messages_that_a_killed_triggerer_held_are_delivered_again(
+    airflow_site: AirflowSite, messages: Queue, notes: Notes
+) -> None:
+    until(lambda: messages.consumers(), 60, "the watcher")
+    ids = send(messages, "held", 300, "order")
+    until(lambda: messages.depth().running > 0, 30, "held messages", every=0.005)
+    airflow_site.kill("triggerer")
+    assert messages.depth().running + messages.depth().waiting > 0
+    airflow_site.launch("triggerer")
+    until(lambda: all_seen(notes, "order", ids), 240, "every message")
+
+
+def test_a_burst_rings_until_every_message_is_handed_in_and_poison_dies_alone(
+    airflow_site: AirflowSite, bell: Queue, notes: Notes
+) -> None:
+    ids = send(bell, "bell", 1000)
+    bell.add("poison", id="poison")
+    until(lambda: all_seen(notes, "bell", ids), 300, "every message handed in")
+    until(lambda: bell.depth().dead == 1, 120, "the poison's end")
+    (letter,) = bell.letters()
+    assert letter.job_id == "poison"
+    until(lambda: bell.depth().running == bell.depth().waiting == 0, 60, "an empty queue")
+
+
+def test_a_paused_dag_loses_nothing_and_unpausing_rings(
+    airflow_site: AirflowSite, bell: Queue, notes: Notes
+) -> None:
+    airflow_site.api("PATCH", "dags/on_bell", is_paused=True)
+    ids = send(bell, "paused", 20)
+    assert not set(notes.of("bell")) & ids
+    airflow_site.api("PATCH", "dags/on_bell", is_paused=False)
+    until(lambda: all_seen(notes, "bell", ids), 180, "the messages after unpausing")
+
+
+@pytest.mark.chaos
+def test_watchers_outlive_a_restart_of_redis(
+    airflow_site: AirflowSite, site_redis: RedisServer, messages: Queue, bell: Queue, notes: Notes
+) -> None:
+    until(lambda: messages.consumers(), 60, "the watcher")
+    site_redis.restart()
+    orders = send(messages, "restart", 50, "order")
+    rung = send(bell, "restart-bell", 50)
+    until(lambda: all_seen(notes, "order", orders), 180, "the messages after the restart")
+    until(lambda: all_seen(notes, "bell", rung), 180, "the bell after the restart")
