@@ -56,6 +56,7 @@ class Keys:
     | lease:blocked, lease:aside | zset, stream | entries set aside: exclusive, shared |
     | lease:fence, lease:config | string | the last fence given out, what all have agreed on |
     | lease:producers, lease:seen | hash, zset | a client's last sequence number, and when |
+    | partitions:members, :owners, :count | zset, hash, string | who consumes which partitions |
     | lease:restore | stream | entries of a snapshot that is being restored |
     | promoter:lock, scheduler:lock | string | the leader's name |
     """

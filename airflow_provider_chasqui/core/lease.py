@@ -248,6 +248,8 @@ def refusal(text: str) -> ChasquiError:
                 f"the queue is leased with another configuration: {rest}; use that one, or delete "
                 "the queue"
             )
+        case "partitions":
+            return QueueExists(f"the queue has {rest} partitions; all who use it must say so")
         case "stock":
             return BadLeaseConfig(
                 f"exclusive mode cannot start: the consumer group {rest!r} reads this stream too; "

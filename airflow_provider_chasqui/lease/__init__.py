@@ -2,15 +2,25 @@
 
 from airflow_provider_chasqui.core.lease import Lease, LeaseConfig, LeaseStats, celeriant_code
 from airflow_provider_chasqui.lease.heartbeat import AsyncHeartbeat, Heartbeat
+from airflow_provider_chasqui.lease.partitions import (
+    AsyncPartitionConsumer,
+    AsyncPartitionedQueue,
+    PartitionConsumer,
+    PartitionedQueue,
+)
 from airflow_provider_chasqui.lease.queue import AsyncLeaseQueue, LeaseQueue
 
 __all__ = [
     "AsyncHeartbeat",
     "AsyncLeaseQueue",
+    "AsyncPartitionConsumer",
+    "AsyncPartitionedQueue",
     "Heartbeat",
     "Lease",
     "LeaseConfig",
     "LeaseQueue",
     "LeaseStats",
+    "PartitionConsumer",
+    "PartitionedQueue",
     "celeriant_code",
 ]
