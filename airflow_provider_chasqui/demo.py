@@ -38,9 +38,8 @@ def main() -> None:
         _repeats(console, queue)
         _step(console, 5, "How full the queue is", "one round trip")
         console.print(_indent(_depth(queue.depth())))
-    console.print(
-        f"  [green]Done[/] in {time.monotonic() - began:.1f} s; the server is gone again."
-    )
+    console.print()
+    console.print(f"[green]Done[/] in {time.monotonic() - began:.1f} s; the server is gone again.")
     console.print()
 
 
