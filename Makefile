@@ -15,7 +15,7 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fix servers setup freeze build clean
+.PHONY: help demo test quick check fix servers setup freeze build ui clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ setup: .venv/.ready ## Create .venv with everything in it
 
 freeze: setup ## Resolve all dependencies anew and write constraints.txt
 	@tools/freeze
+
+ui: ## Rebuild the front end of the Airflow page from ui/ (needs npm; the built one is committed)
+	@echo "==> Building the front end"
+	@npm --prefix ui ci --no-audit --no-fund --silent
+	@npm --prefix ui run --silent build
 
 build: setup ## Build the wheel and the source archive into dist/
 	@rm -rf dist

@@ -1,138 +1,119 @@
-"""A real Airflow site for the tests of the page: database, users, API server, a DAG that ran."""
+"""The API server of a real Airflow with three users, for the tests of the page."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.servers import free_port
+from tests.servers import RedisServer, valkey_binary
+from tests.system.airflow_site import START_SECONDS, AirflowSite, until
+from tools.redis_server import REDIS8, find
 
-ROOT = Path(__file__).parents[2]
-START_SECONDS = 90.0
-USERS = {"ada": "admin", "olga": "op", "vera": "viewer"}
+ROLES = {"ada": "admin", "olga": "op", "vera": "viewer"}
+DAGS = Path(__file__).parent / "dags"
 
 
-class Site:
-    """One Airflow with an API server of its own, gone when the tests are gone."""
+class PageSite(AirflowSite):
+    """An Airflow of which only the API server runs: DAGs are run by `airflow dags test`."""
 
     def __init__(self, connections: dict[str, str], **config: str):
-        self.home = Path(tempfile.mkdtemp(prefix="chasqui-airflow-"))
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log = self.home / "api-server.log"
-        self.dags = self.home / "dags"
-        self.dags.mkdir()
-        self._env = self._environment(connections, config)
-        self._process: subprocess.Popen[bytes] | None = None
+        env = {f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections.items()}
+        env |= {f"AIRFLOW__CHASQUI__{name.upper()}": text for name, text in config.items()}
+        env["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] = ",".join(
+            f"{name}:{role}" for name, role in ROLES.items()
+        )
+        super().__init__(DAGS, env)
         self._tokens: dict[str, str] = {}
+        atexit.register(self.close)
 
-    def _environment(self, connections: dict[str, str], config: dict[str, str]) -> dict[str, str]:
-        # A fork of a test worker is no Airflow of its own: nothing of the outer one may leak in.
-        env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
-        env |= {f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections.items()}
-        env |= {
-            "AIRFLOW_HOME": str(self.home),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
-                f"{name}:{role}" for name, role in USERS.items()
-            ),
-            "AIRFLOW__API__PORT": str(self.port),
-            "AIRFLOW__API__BASE_URL": self.url,
-            "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
-            "PYTHONPATH": str(ROOT),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        }
-        return env | {f"AIRFLOW__CHASQUI__{name.upper()}": text for name, text in config.items()}
-
-    def start(self) -> Site:
-        """Make the database, start the API server and return when it answers."""
-        self.airflow("db", "migrate")
-        with self.log.open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "airflow", "api-server"],
-                env=self._env,
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.close()
-                raise RuntimeError(f"Airflow did not start:\n{self.log.read_text()[-4000:]}")
-            time.sleep(0.2)
+    def start(self) -> PageSite:
+        """Make the database, start the API server, and return when it answers."""
+        self.run("db", "migrate")
+        self.launch("api-server")
+        until(self._answers, START_SECONDS, "an API server that answers")
         return self
 
     def _answers(self) -> bool:
+        process = self._processes["api-server"]
+        if process.poll() is not None:
+            raise AssertionError(f"it ended:\n{self.log('api-server').read_text()[-4000:]}")
         try:
-            return httpx.get(f"{self.url}/api/v2/version", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/api/v2/version", timeout=5).status_code == 200
         except httpx.HTTPError:
             return False
 
-    def airflow(self, *args: str) -> str:
-        """Run an Airflow command of this site to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "airflow", *args],
-            env=self._env,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=START_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"airflow {' '.join(args)} failed:\n{done.stdout}\n{done.stderr}")
-        return done.stdout
-
-    def password(self, user: str) -> str:
+    def password_of(self, user: str) -> str:
         file = self.home / "simple_auth_manager_passwords.json.generated"
         return str(json.loads(file.read_text())[user])
 
     def token(self, user: str) -> str:
         if user not in self._tokens:
-            body = {"username": user, "password": self.password(user)}
-            answer = httpx.post(f"{self.url}/auth/token", json=body, timeout=20)
+            body = {"username": user, "password": self.password_of(user)}
+            answer = httpx.post(f"{self.url}/auth/token", json=body, timeout=30)
             answer.raise_for_status()
             self._tokens[user] = answer.json()["access_token"]
         return self._tokens[user]
 
-    def client(self, user: str | None = None, **options: Any) -> httpx.Client:
-        """A client of the Chasqui API, logged in as that user, or as nobody."""
+    def client(self, user: str | None = None) -> httpx.Client:
+        """A client logged in as that user, or as nobody."""
         headers = {"Authorization": f"Bearer {self.token(user)}"} if user else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+    def python(self, code: str) -> Any:
+        """Run Python with the settings of this site and return the JSON that it prints last."""
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=self._env, cwd=self.home, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
 
     def close(self) -> None:
-        if self._process is not None:
-            for sign in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(self._process.pid, sign)
-                    self._process.wait(10)
-                    break
-                except ProcessLookupError:
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-        shutil.rmtree(self.home, ignore_errors=True)
+        atexit.unregister(self.close)
+        for process in self._processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        super().close()
 
 
 def connection(url: str, **extra: Any) -> str:
-    """A server as an Airflow connection in JSON."""
+    """A server as an Airflow connection, as an environment variable holds it."""
     host, _, port = url.removeprefix("redis://").partition("/")[0].partition(":")
-    return json.dumps({"conn_type": "chasqui", "host": host, "port": int(port), "extra": extra})
+    fields = {"conn_type": "chasqui", "host": host, "port": int(port), "extra": extra}
+    return json.dumps(fields)
+
+
+class World:
+    """The site, and the servers that its connections lead to; one for all tests of a process.
+
+    `native` and `portable` are steady; `doomed` is there to be paused, killed and started again.
+    """
+
+    def __init__(self) -> None:
+        portable = valkey_binary()
+        self.servers = {
+            "native": RedisServer.start(find(REDIS8) or portable),
+            "portable": RedisServer.start(portable),
+            "doomed": RedisServer.start(portable),
+        }
+        connections = {name: connection(server.url) for name, server in self.servers.items()}
+        connections["elsewhere"] = json.dumps({"conn_type": "http", "host": "127.0.0.1"})
+        self.site = PageSite(connections, mask_fields="password, api_key").start()
+
+    def url(self, connection_id: str) -> str:
+        return self.servers[connection_id].url
+
+
+@cache
+def world() -> World:
+    """Return the one world of this process, made by whoever asks first."""
+    return World()

@@ -44,7 +44,7 @@ def _slice(keys: Keys, start_ms: int, slice_ms: int, now_ms: int, each: int) -> 
         scale, sampled = 1.0, len(reply) == each
         if sampled:
             seen_ms = int(reply[-1][0].partition(b"-")[0]) - start_ms + 1
-            scale = max(1.0, (min(end_ms, now_ms) - start_ms + 1) / max(1, seen_ms))
+            scale = max(1.0, (min(end_ms, now_ms) - start_ms + 1) / seen_ms)
         completed, retried, dead = (
             round(counts[name] * scale) for name in (b"completed", b"retry-scheduled", b"dlq")
         )

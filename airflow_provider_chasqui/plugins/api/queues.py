@@ -20,7 +20,7 @@ from airflow_provider_chasqui.plugins.api.state import Here, TheLine, now_ms
 router = APIRouter(prefix="/connections/{connection_id}/queue")
 
 _BEATS = 60
-_EACH = 100
+_EACH = 300
 _CONSUMERS = 200
 
 Limit = Annotated[int, Query(ge=1, le=200)]

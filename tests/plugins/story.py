@@ -1,0 +1,75 @@
+"""Things that happen on a queue, for tests of the page to look at."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.core.ops import delivery
+from airflow_provider_chasqui.core.ops.delivery import Burial
+from airflow_provider_chasqui.engine.consumer import Consumer
+from airflow_provider_chasqui.queue import AsyncQueue, Queue
+
+_CHUNK = 500
+
+
+def bury(
+    queue: Queue,
+    jobs: int,
+    *,
+    reason: str = "retries_exhausted",
+    name: str = "welcome",
+    error: str = "ConnectionError: the mail server said no",
+    payload: Callable[[int], Any] = lambda index: {"n": index},
+    failed_at_ms: int | None = None,
+) -> None:
+    """Add jobs and let each of them die, by the operations that a worker uses."""
+    group = queue.config.group
+    queue.drive.attempt([delivery.make_group(queue.keys, group)])  # it may be there already
+    for start in range(0, jobs, _CHUNK):
+        size = min(_CHUNK, jobs - start)
+        added = queue.add_many({"payload": payload(start + i), "name": name} for i in range(size))
+        raw = queue.drive.run(delivery.read(queue.keys, group, "undertaker", size, 0, 60_000))
+        burials = [
+            Burial(
+                entry_id=each[0].decode(),
+                d=dict(zip(each[1][::2], each[1][1::2], strict=True))[b"d"],
+                name=name,
+                reason=reason,
+                error=error,
+                attempts=3,
+                failed_at_ms=failed_at_ms or time.time_ns() // 1_000_000,
+                job_id=job.id,
+            )
+            for each, job in zip(raw, added, strict=True)
+        ]
+        assert all(queue.drive.run(delivery.bury(queue.keys, group, burials)))
+
+
+@contextmanager
+def worker(url: str, queue_name: str, handler: Callable[..., Any], **config: Any) -> Iterator[None]:
+    """A real worker in a thread and an event loop of its own."""
+    started = threading.Event()
+    parts: dict[str, Any] = {}
+
+    async def run() -> None:
+        async with AsyncQueue(queue_name, url) as queue:
+            consumer = Consumer(queue, handler, ConsumerConfig(**{"block_ms": 200} | config))
+            parts.update(consumer=consumer)
+            started.set()
+            await consumer.run()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield
+    finally:
+        parts["consumer"].stop()
+        thread.join(20)
+        assert not thread.is_alive()

@@ -1,0 +1,203 @@
+"""Looking at a queue page by page: nothing is missed, and no call reads without a bound."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.op import Flow, as_int, as_is, command
+from airflow_provider_chasqui.core.ops import browsing, delivery, letter_pages
+from airflow_provider_chasqui.core.ops.letter_pages import LOOK, Span
+from airflow_provider_chasqui.core.ops.letters import Choose
+from airflow_provider_chasqui.core.ops.pulse import pulse
+from airflow_provider_chasqui.queue import Queue
+from tests.conftest import Server
+from tests.plugins.story import bury
+
+
+@pytest.fixture
+def queue(server: Server, queue_name: str) -> Iterator[Queue]:
+    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
+        yield queue
+
+
+def test_jobs_come_in_pages_that_say_who_holds_them(queue: Queue) -> None:
+    ids = [added.id for added in queue.add_many({"payload": n} for n in range(7))]
+    queue.drive.run(delivery.make_group(queue.keys, "default"))
+    queue.drive.run(delivery.read(queue.keys, "default", "ada", 3, 0, 60_000))
+
+    seen, after, sizes = [], None, []
+    while True:
+        page = queue.drive.flow(browsing.jobs_page(queue.keys, "default", after, 3))
+        seen += [(row.job.id, row.state, row.consumer) for row in page.rows if row.job]
+        sizes.append(len(page.rows))
+        after = page.after
+        if after is None:
+            break
+
+    assert [job_id for job_id, _, _ in seen] == ids
+    assert [state for _, state, _ in seen] == ["running"] * 3 + ["waiting"] * 4
+    assert {consumer for _, _, consumer in seen} == {"ada", None}
+    assert max(sizes) == 3
+
+
+def test_waiting_and_running_can_be_seen_apart(queue: Queue) -> None:
+    ids = [added.id for added in queue.add_many({"payload": n} for n in range(5))]
+    queue.drive.run(delivery.make_group(queue.keys, "default"))
+    queue.drive.run(delivery.read(queue.keys, "default", "ada", 2, 0, 60_000))
+
+    waiting = queue.drive.flow(browsing.jobs_page(queue.keys, "default", None, 50, waiting=True))
+    running = queue.drive.flow(browsing.running_page(queue.keys, "default", None, 50))
+
+    assert [row.job.id for row in waiting.rows if row.job] == ids[2:]
+    assert [row.job.id for row in running.rows if row.job] == ids[:2]
+
+
+def test_flows_side_by_side_share_their_round_trips(queue: Queue) -> None:
+    trips: list[int] = []
+
+    def counting(number: int) -> Flow[int]:
+        one = yield command("ECHO", str(number), parse=as_int)
+        two, three = yield [command("ECHO", "2", parse=as_int), command("ECHO", "3", parse=as_int)]
+        return one + two + three if number else one
+
+    def watched(flow: Flow[list[int]]) -> Flow[list[int]]:
+        answer = None
+        while True:
+            try:
+                step = flow.send(answer)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            trips.append(len(step))  # type: ignore[arg-type]
+            answer = yield step
+
+    found = queue.drive.flow(watched(browsing.together(counting(n) for n in range(4))))
+    assert found == [0, 6, 7, 8]
+    assert trips == [4, 8]
+
+
+def test_queues_and_batches_are_found_by_looking(queue: Queue) -> None:
+    queue.add_batch([1, 2], batch_id="b-1")
+    queue.add_batch([1, 2], batch_id="b-2")
+    other = Queue(f"{queue.name}-[x]*", queue.target)
+    other.add_batch([1], batch_id="b-3")
+
+    def everything(scan) -> set[str]:
+        names, cursor = set(), "0"
+        while True:
+            found = queue.drive.run(scan(cursor))
+            names.update(found.names)
+            cursor = found.cursor
+            if cursor == "0":
+                return names
+
+    queues = everything(lambda cursor: browsing.scan_queues(cursor, "stream", 10))
+    assert {queue.name, other.name} <= queues
+    mine = everything(lambda cursor: browsing.scan_batches(queue.keys, cursor, 10))
+    theirs = everything(lambda cursor: browsing.scan_batches(other.keys, cursor, 10))
+    assert (mine, theirs) == ({"b-1", "b-2"}, {"b-3"})
+    other.close()
+
+
+def test_letters_that_fit_are_found_page_by_page_newest_first(queue: Queue) -> None:
+    bury(queue, 30, name="welcome")
+    bury(queue, 5, name="digest", reason="timeout")
+    bury(queue, 30, name="welcome")
+    choose = Choose(name="digest")
+
+    first = queue.drive.flow(letter_pages.look(queue.keys, choose, 3, None))
+    second = queue.drive.flow(letter_pages.look(queue.keys, choose, 3, first.cursor))
+
+    found = first.letters + second.letters
+    assert [letter.reason for letter in found] == ["timeout"] * 5
+    assert [letter.id for letter in found] == sorted(
+        (letter.id for letter in found),
+        key=lambda each: tuple(map(int, each.split("-"))),
+        reverse=True,
+    )
+    assert second.cursor is None
+
+
+def test_a_filter_that_fits_nothing_does_not_read_everything(queue: Queue) -> None:
+    bury(queue, LOOK + 800)
+    page = queue.drive.flow(letter_pages.look(queue.keys, Choose(name="nobody"), 50, None))
+    assert (page.letters, page.looked) == ([], LOOK)
+    rest = queue.drive.flow(letter_pages.look(queue.keys, Choose(name="nobody"), 50, page.cursor))
+    assert (rest.looked, rest.cursor) == (800, None)
+
+
+def test_a_replay_of_many_goes_in_steps_and_not_over_those_that_died_again(queue: Queue) -> None:
+    bury(queue, 2_300)
+    span, moved, steps = Span(), 0, 0
+    while True:
+        step = queue.drive.flow(letter_pages.replay_step(queue.keys, Choose(), span, None, False))
+        moved, steps = moved + step.report.moved, steps + 1
+        bury(queue, 10)  # ten of those that were put back die again meanwhile
+        if step.cursor is None:
+            break
+        span = Span(step.cursor, step.until)
+
+    assert moved == 2_300
+    assert steps == 3
+    assert queue.depth().dead == 10 * steps
+
+
+def test_a_dry_run_moves_nothing_and_counts_all(queue: Queue) -> None:
+    bury(queue, 20)
+    queue.drive.run(
+        command("XADD", queue.keys.dlq, "*", "d", b"\xc1", "reason", "decode", parse=as_is)
+    )
+    replay = queue.drive.flow(letter_pages.replay_step(queue.keys, Choose(), Span(), None, True))
+    purge = queue.drive.flow(letter_pages.purge_step(queue.keys, Choose(), Span(), True))
+    assert (replay.report.matched, replay.report.moved, replay.report.unreadable) == (21, 20, 1)
+    assert purge.report.moved == 21
+    assert queue.depth().dead == 21
+
+
+def test_only_chosen_letters_are_purged(queue: Queue) -> None:
+    bury(queue, 6)
+    ids = [letter.id for letter in queue.letters()]
+    choose = Choose(ids=frozenset({ids[0], ids[3], "1-1"}))
+    step = queue.drive.flow(letter_pages.purge_step(queue.keys, choose, Span(), False))
+    assert step.report.moved == 2
+    assert [letter.id for letter in queue.letters()] == [ids[1], ids[2], ids[4], ids[5]]
+
+
+def test_the_pulse_counts_what_ended_and_scales_what_it_sampled(queue: Queue) -> None:
+    keys, now_ms = queue.keys, 1_700_000_070_000  # half a minute into its slice
+    for index in range(90):
+        at = now_ms - 90_000 + index * 1000
+        queue.drive.run(_event(keys, f"{at}-0", "completed", at))
+    queue.drive.run(_event(keys, f"{now_ms - 5}-0", "dlq", now_ms - 5))
+
+    exact = queue.drive.flow(pulse(keys, now_ms, 5 * 60_000, 5, 1000))
+    sampled = queue.drive.flow(pulse(keys, now_ms, 5 * 60_000, 5, 20))
+
+    assert [beat.completed for beat in exact] == [0, 0, 0, 60, 30]
+    assert exact[-1].dead == 1
+    assert not any(beat.sampled for beat in exact)
+    assert [beat.sampled for beat in sampled] == [False, False, False, True, True]
+    assert 55 <= sampled[3].completed <= 65
+    assert 27 <= sampled[4].completed <= 33
+
+
+def _event(keys: Keys, entry_id: str, name: str, at: int):
+    return command("XADD", keys.events, entry_id, "e", name, "id", "x", "ts", at, parse=as_is)
+
+
+def test_the_timeline_of_one_job_among_many(queue: Queue) -> None:
+    now = time.time_ns() // 1_000_000
+    for index in range(300):
+        queue.drive.run(_event(queue.keys, "*", "active", now))
+        if index % 100 == 0:
+            fields = ("e", "completed", "id", "me", "ts", now)
+            queue.drive.run(command("XADD", queue.keys.events, "*", *fields, parse=as_is))
+    found, after = [], "0-0"
+    while after is not None:
+        page = queue.drive.run(browsing.job_events(queue.keys, "me", after, 50))
+        found += page.events
+        after = page.after
+    assert [event.name for event in found] == ["completed"] * 3
