@@ -1,0 +1,62 @@
+"""A worker process for the crash tests: it runs jobs by their payload, and notes every run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import Any
+
+import redis.asyncio
+
+from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig, SchedulerConfig
+from airflow_provider_chasqui.core.outcome import Unrecoverable
+from airflow_provider_chasqui.core.policy import RetryDefaults
+from airflow_provider_chasqui.engine.consumer import Consumer
+from airflow_provider_chasqui.queue import AsyncQueue
+
+NOTES = "notes:{}"
+
+
+def settings(**changes: Any) -> ConsumerConfig:
+    """The same for every worker of a test: what a dead one held is taken over soon."""
+    given: dict[str, Any] = {
+        "block_ms": 200,
+        "claim_idle_ms": 400,
+        "promoter": PromoterConfig(poll_ms=20, standby_ms=50, lock_life_s=1),
+        "scheduler": SchedulerConfig(poll_ms=50, lock_life_s=1),
+        "retry": RetryDefaults(delay_ms=1, jitter_ms=1),
+    }
+    return ConsumerConfig(**given | changes)
+
+
+def handler(notes: Any, queue: str) -> Any:
+    """Payload: what to do (`fail`, `always fail`, `die`), or how long to take in seconds."""
+
+    async def handle(job: Any) -> None:
+        await notes.rpush(NOTES.format(queue), f"{job.id}|{job.attempt}")
+        match job.payload:
+            case "fail" if job.attempt == 0:
+                raise ValueError("the first run fails")
+            case "always fail":
+                raise ValueError("every run fails")
+            case "die":
+                raise Unrecoverable("hopeless")
+            case int() | float() as seconds:
+                await asyncio.sleep(seconds)
+
+    return handle
+
+
+async def work(url: str, dialect: str, name: str, notes_url: str, changes: dict[str, Any]) -> None:
+    notes = redis.asyncio.from_url(notes_url)
+    async with AsyncQueue(name, url, dialect=dialect) as queue:
+        consumer = Consumer(queue, handler(notes, name), settings(**changes))
+        consumer.stop_on(signal.SIGTERM, signal.SIGINT)
+        await consumer.run()
+    await notes.aclose()
+
+
+def main(log: str, *args: Any) -> None:
+    logging.basicConfig(filename=log, level=logging.INFO, format="%(message)s")
+    asyncio.run(work(*args))
