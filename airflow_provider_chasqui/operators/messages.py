@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_chasqui.core.job import Job
-    from airflow_provider_chasqui.lease import LeaseQueue
+    from airflow_provider_chasqui.lease import Lease, LeaseQueue
 
 HOUR = timedelta(hours=1)
+_MS = timedelta(milliseconds=1)
+_SHRINK = 20
 GOOD = frozenset({"success", "skipped"})
 
 
@@ -85,18 +87,31 @@ class ChasquiTakeMessagesOperator(_LeasingOperator):
                 for entry, count in again
             ]
             if not taken:
-                leases = queue.lease(holder, self.max_batch)
+                leases = self._lease(queue, holder)
                 taken = [_message(each.id, each.job, each.token) for each in leases]
         if not taken:
             raise AirflowSkipException(f"the queue {self.queue_name!r} holds no messages")
         self.log.info("Took %d messages of %s", len(taken), self.queue_name)
         return taken
 
+    def _lease(self, queue: LeaseQueue, holder: str) -> list[Lease]:
+        """Lease a batch; the more often its first message came back, the smaller.
+
+        One bad message makes its whole batch come back: so it soon stands alone, and the others are
+        handed in without it.
+        """
+        first = queue.lease(holder, 1)
+        if not first:
+            return []
+        size = max(1, self.max_batch // _SHRINK ** (first[0].deliveries - 1))
+        return first + (queue.lease(holder, size - 1) if size > 1 else [])
+
 
 class ChasquiSettleMessagesOperator(_LeasingOperator):
     """Hands messages in if everything before it went well; else they come back after a while.
 
-    A message that came back `max_attempts` times becomes a letter. This task fails where it had to
+    Of tasks that are mapped over the messages, only the messages of failed ones come back. A
+    message that came back `max_attempts` times becomes a letter. This task fails where it had to
     hand messages back, so that the run shows it.
 
     :param messages: what ChasquiTakeMessagesOperator returned.
@@ -125,22 +140,25 @@ class ChasquiSettleMessagesOperator(_LeasingOperator):
         if not tokens:
             raise AirflowSkipException("there are no messages to settle")
         bad = self._failed_tasks(context)
+        back = _handed_back(bad, tokens)
+        spent = [each for each in back if self._is_spent(each)]
+        again = [each for each in back if each not in spent]
+        done = [each for each in tokens if each not in back]
+        why = f"these tasks did not go well: {', '.join(sorted(bad))}"
         with (
             no_retry_of_bad_input(),
             ChasquiHook(self.chasqui_conn_id) as hook,
             self._open(hook) as queue,
         ):
-            if not bad:
-                queue.ack(*tokens)
-                self.log.info("Handed in %d messages of %s", len(tokens), self.queue_name)
-                return {"handed_in": len(tokens)}
-            spent = [each for each in tokens if self._is_spent(each)]
-            again = [each for each in tokens if each not in spent]
-            why = f"these tasks did not go well: {', '.join(sorted(bad))}"
+            if done:
+                queue.ack(*done)
             if spent:
                 queue.bury(*spent, error=f"taken {self.max_attempts} times; {why}")
             if again:
                 queue.nack(*again, delay=self.retry_after, as_retry=True)
+        self.log.info("Handed in %d messages of %s", len(done), self.queue_name)
+        if not bad:
+            return {"handed_in": len(done)}
         raise AirflowFailException(
             f"{len(again)} messages of {self.queue_name!r} were handed back and {len(spent)} are "
             f"letters now, because {why}"
@@ -149,16 +167,24 @@ class ChasquiSettleMessagesOperator(_LeasingOperator):
     def _is_spent(self, token: str) -> bool:
         return held(token, self.queue_name).deliveries >= self.max_attempts
 
-    def _failed_tasks(self, context: Context) -> set[str]:
+    def _failed_tasks(self, context: Context) -> dict[str, Any]:
+        """The tasks that did not go well: those that are mapped as `task_id_index`."""
         ti = context["ti"]
         run_id = context["run_id"]
         wanted = list(self.watched_tasks or self.upstream_task_ids)
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=wanted, run_ids=[run_id])
-        found = states.get(run_id, {})
-        return {task for task, state in found.items() if state not in GOOD}
+        return {task: state for task, state in states.get(run_id, {}).items() if state not in GOOD}
 
 
-_MS = timedelta(milliseconds=1)
+def _handed_back(bad: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
+    """Return what must come back: of tasks mapped over the messages only the failed ones' own."""
+    indexes = set()
+    for task in bad:
+        index = task.rpartition("_")[2]
+        if not (index.isdecimal() and int(index) < len(tokens)):
+            return list(tokens)
+        indexes.add(int(index))
+    return [token for index, token in enumerate(tokens) if index in indexes]
 
 
 def holder_of(context: Context) -> str:

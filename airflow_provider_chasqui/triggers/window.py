@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.ops import watching
 
 if TYPE_CHECKING:
@@ -64,7 +66,13 @@ class Windows:
         inbox = self._inbox = Inbox(queue, config, self._hold)
         note = watching.Watcher(socket.gethostname())
         while True:
-            messages = await inbox.window(self._most, self._wait, self._idle)
+            try:
+                messages = await inbox.window(self._most, self._wait, self._idle)
+            except ChasquiError as error:
+                note = replace(note, last_error=str(error))
+                with suppress(ChasquiError):
+                    await queue.drive.run(watching.note(queue.keys, queue.config.group, note))
+                raise
             window = await self._window(messages)
             note = note.saw(messages[-1].entry_id if messages else None, len(messages))
             await queue.drive.run(watching.note(queue.keys, queue.config.group, note))

@@ -42,3 +42,12 @@ def test_messages_come_back_when_a_task_fails_and_die_after_their_budget(leasing
     (letter,) = queue.letters()
     assert (letter.job_id, letter.attempts) == ("bad", 2)
     assert queue.depth().running == 0
+
+
+def test_of_mapped_tasks_only_the_failed_ones_messages_come_back(leasing, queue):
+    queue.add_many([{"payload": text, "id": text} for text in ("good", "fail", "fine")])
+    run = leasing.run("leasing_mapped")
+    assert run.state == "failed"
+    assert queue.find("fail").state in ("delayed", "waiting")
+    depth = queue.depth()
+    assert depth.waiting + depth.running + depth.delayed == 1

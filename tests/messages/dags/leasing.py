@@ -23,3 +23,16 @@ with DAG("leasing", schedule=None):
         queue_name, max_batch=10, max_attempts=2, retry_after=timedelta(milliseconds=50)
     ) as messages:
         handle(messages)
+
+with DAG("leasing_mapped", schedule=None):
+
+    @task
+    def handle_one(message: dict) -> str:
+        if message["payload"] == "fail":
+            raise ValueError("as told")
+        return message["payload"]
+
+    with leased_messages(
+        queue_name, max_batch=10, max_attempts=2, retry_after=timedelta(milliseconds=50)
+    ) as messages:
+        handle_one.expand(message=messages)

@@ -52,7 +52,7 @@ with DAG("on_bell", schedule=[BELL], catchup=False, max_active_runs=4):
 
     with leased_messages(
         "sys-bell",
-        max_batch=400,
+        max_batch=100,
         lease=timedelta(seconds=60),
         max_attempts=3,
         retry_after=timedelta(seconds=1),
