@@ -187,6 +187,11 @@ class AsyncRsmqClient:
         return self._link.target
 
     @property
+    def link(self) -> AsyncLink:
+        """The connections, for those who listen to a channel."""
+        return self._link
+
+    @property
     def verbs(self) -> Rsmq:
         """The verbs as flows, for those who combine them (the bridge)."""
         return self._verbs
