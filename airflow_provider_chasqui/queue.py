@@ -19,11 +19,12 @@ from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.job import Added, Letter, NewJob
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.ops import delivery, looking
+from airflow_provider_chasqui.core.ops import delivery, looking, watching
 from airflow_provider_chasqui.core.ops import repeats as repeating
 from airflow_provider_chasqui.core.ops.delivery import ConsumerStatus
 from airflow_provider_chasqui.core.ops.letters import LetterReport
 from airflow_provider_chasqui.core.ops.looking import Depth, Found
+from airflow_provider_chasqui.core.ops.watching import WatcherStatus
 from airflow_provider_chasqui.core.plan import Cancelled, JobOptions, LetterFilter, Plan
 from airflow_provider_chasqui.core.policy import RetryPolicy
 from airflow_provider_chasqui.core.repeat import SKIP, Missed, RepeatStatus
@@ -77,6 +78,10 @@ class Queue:
     @property
     def config(self) -> QueueConfig:
         return self._plan.config
+
+    @property
+    def target(self) -> Target:
+        return self._link.target
 
     @property
     def drive(self) -> Driver:
@@ -195,6 +200,10 @@ class Queue:
         """Return the members of the consumer group."""
         return self._drive.run(delivery.consumers(self.keys, self.config.group))
 
+    def watcher(self) -> WatcherStatus:
+        """Return how the watcher that starts DAG runs from this queue is doing."""
+        return self._drive.flow(watching.status(self.keys, self.config.group))
+
     def events(self, *, after: str = "0-0", limit: int = 1000) -> list[Event]:
         """Return events behind the entry `after`, oldest first."""
         return self._drive.run(looking.events_after(self.keys, after, limit))
@@ -304,6 +313,10 @@ class AsyncQueue:
     @property
     def config(self) -> QueueConfig:
         return self._plan.config
+
+    @property
+    def target(self) -> Target:
+        return self._link.target
 
     @property
     def drive(self) -> AsyncDriver:
@@ -421,6 +434,10 @@ class AsyncQueue:
     async def consumers(self) -> list[ConsumerStatus]:
         """Return the members of the consumer group."""
         return await self._drive.run(delivery.consumers(self.keys, self.config.group))
+
+    async def watcher(self) -> WatcherStatus:
+        """Return how the watcher that starts DAG runs from this queue is doing."""
+        return await self._drive.flow(watching.status(self.keys, self.config.group))
 
     async def events(self, *, after: str = "0-0", limit: int = 1000) -> list[Event]:
         """Return events behind the entry `after`, oldest first."""

@@ -17,6 +17,7 @@ from airflow_provider_chasqui.cli import (
     look,
     repeat,
     show,
+    watcher,
     worker,
 )
 
@@ -63,6 +64,7 @@ for name, command in {
     "batch": batch.batch,
     "batches": batch.batches,
     "consumers": look.consumers,
+    "watcher": watcher.watcher,
 }.items():
     app.command(name)(command)
 

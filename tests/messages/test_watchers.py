@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from contextlib import aclosing
 from types import SimpleNamespace
 
@@ -10,7 +12,6 @@ import pytest
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.core.ops import watching
 from airflow_provider_chasqui.messages import messages_of
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.triggers import messages as module
@@ -189,7 +190,7 @@ async def test_a_watcher_says_how_it_is_doing(queue):
     queue.add("one")
     async with Reader(trigger(queue)) as reader:
         await reader.next_event()
-        status = queue.drive.flow(watching.status(queue.keys, "default"))
+        status = queue.watcher()
         assert (status.pending, status.watcher.delivered) == (1, 1)
         assert status.watcher.last_delivered
 
@@ -207,3 +208,17 @@ async def test_the_bell_rings_while_messages_are_left_and_takes_none(queue):
         queue.add("more")
         assert (await anext(rings)).payload["waiting"] == 4
     assert queue.depth().waiting == 4
+
+
+async def test_the_command_shows_how_a_watcher_is_doing(queue, connected):
+    queue.add("one")
+    async with Reader(trigger(queue)) as reader:
+        await reader.next_event()
+        args = ["watcher", queue.name, "--url", connected.url, "--json"]
+        command = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "airflow_provider_chasqui.cli", *args,
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await command.communicate()
+    says = json.loads(out)
+    assert (says["pending"], says["watcher"]["delivered"]) == (1, 1)
