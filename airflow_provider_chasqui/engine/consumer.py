@@ -140,7 +140,7 @@ class Crew:
                 await self._end_reading(reading)
                 await self._end_working(working)
                 await self._end_settling(settling)
-                # Not cancelled while they resign: the next leader would wait for the lock to run out.
+                # Not cancelled while they resign: the next leader would wait for the lock's end.
                 if leading:
                     await asyncio.wait(leading, timeout=_LAST_RESIGN_S)
                 for task in (*leading, keeping):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_chasqui.core.errors import (
     ChasquiError,
     LoginRefused,
     NotPermitted,
+    QueueFull,
     ServerTooOld,
     WrongType,
 )
@@ -93,6 +95,11 @@ class Reader:
     async def _make_group(self) -> None:
         try:
             await self._drive.run(delivery.make_group(self._desk.keys, self._desk.group))
+        except QueueFull:
+            # Without memory not even a group that is there can be made; yet it is we who free some.
+            found = delivery.consumers(self._desk.keys, self._desk.group)
+            await self._drive.run(replace(found, absent=None))
+            return
         except ChasquiError as error:
             if "BUSYGROUP" not in error.message:
                 raise

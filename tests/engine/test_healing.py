@@ -1,0 +1,274 @@
+"""The server goes away, forgets, hangs, refuses or moves: the consumer recovers without a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
+from airflow_provider_chasqui.core.ops import delivery
+from airflow_provider_chasqui.core.outcome import Unrecoverable
+from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
+from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.queue import AsyncQueue
+from tests.conftest import SERVERS
+from tests.engine.conftest import PUNCTUAL, empty, until, working
+from tests.raw import plain_client
+from tests.servers import RedisServer, valkey_binary
+from tests.store.test_sentinel import Fleet, fleet  # noqa: F401
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+SOON = RetryPolicy(50, Backoff.fixed(timedelta(milliseconds=20)))
+
+
+@pytest.fixture(params=["redis8-native", "valkey"])
+def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., tuple[RedisServer, str]]]:
+    """Start a private server of each dialect, to be broken."""
+    started: list[RedisServer] = []
+
+    def launch(*args: str, **options: Any) -> tuple[RedisServer, str]:
+        kind = request.param
+        binary: Path = (
+            valkey_binary() if kind == "valkey" else request.getfixturevalue("redis86_binary")
+        )
+        started.append(RedisServer.start(binary, *args, **options))
+        return started[-1], SERVERS[kind][1]
+
+    yield launch
+    for server in started:
+        server.close()
+
+
+class Ledger:
+    """What was handed off, what ran, and a handler that fails a part of the first runs."""
+
+    def __init__(self, queue: AsyncQueue):
+        self.queue = queue
+        self.added: list[str] = []
+        self.done: Counter[str] = Counter()
+        self.fired = 0
+
+    async def handle(self, job: Any) -> None:
+        if job.name == "fired":
+            self.fired += 1
+            return
+        await asyncio.sleep(random.random() * 0.02)
+        if job.attempt == 0 and job.payload % 5 == 0:
+            raise ValueError("the first run fails")
+        self.done[job.id] += 1
+
+    async def feed(self, stop: asyncio.Event) -> None:
+        """Add jobs, now and later, as fast as the server takes them."""
+        number = 0
+        while not stop.is_set():
+            number += 1
+            delay = timedelta(milliseconds=50) if number % 3 == 0 else None
+            job_id = f"j{number}"
+            # An add that fails may have been done: the id of the next try is another one.
+            with suppress(ChasquiError):
+                await self.queue.add(number, id=job_id, delay=delay, retry=SOON)
+                self.added.append(job_id)
+            await asyncio.sleep(0.005)
+
+    def missing(self) -> list[str]:
+        return [job_id for job_id in self.added if not self.done[job_id]]
+
+
+@asynccontextmanager
+async def busy(
+    queue: AsyncQueue, server: str, dialect: str | None, **changes: Any
+) -> AsyncIterator[Ledger]:
+    """Two consumers and a producer at work; when the block ends, everything must settle."""
+    ledger = Ledger(queue)
+    stop = asyncio.Event()
+    changes = {"claim_idle_ms": 2000, "scheduler": PUNCTUAL, **changes}
+    await queue.repeat(1, Every(100), name="fired")
+    async with (
+        AsyncQueue(queue.name, server, dialect=dialect) as one,
+        AsyncQueue(queue.name, server, dialect=dialect) as two,
+        working(one, ledger.handle, **changes) as first,
+        working(two, ledger.handle, **changes) as second,
+    ):
+        feeding = asyncio.create_task(ledger.feed(stop))
+        await until(lambda: len(ledger.done) > 20)
+        yield ledger
+        back_at, before = time.monotonic(), (len(ledger.done), ledger.fired)
+        for consumer in (first, second):
+            await until(lambda each=consumer: each.metrics.gauges["read_at"] > back_at, 40)
+        await until(lambda: len(ledger.done) > before[0] + 20, 40)
+        await until(lambda: ledger.fired > before[1], 40)
+        stop.set()
+        await feeding
+        await until(lambda: not ledger.missing(), 60)
+        await queue.drop_repeat("fired::every:100")
+        await until(lambda: empty(queue), 40)
+    assert ledger.missing() == []
+    depth = await queue.depth()
+    assert (depth.dead, depth.running, depth.consumers) == (0, 0, 0)
+
+
+def troubles(caplog: Any) -> Counter[str]:
+    """How often each part has said that something is wrong."""
+    said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    return Counter(re.match(r"[\w ]+", text)[0] for text in said if "trying again" in text)
+
+
+async def test_a_restart(start, queue_name: str, caplog) -> None:
+    """Like a power cut, with everything on disk; each part says once that it lost the server."""
+    caplog.set_level(logging.INFO, "chasqui")
+    server, dialect = start("--appendfsync", "always", aof=True)
+    async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
+        async with busy(queue, server.url, dialect) as ledger:
+            server.kill()
+            await asyncio.sleep(1.5)
+            await asyncio.to_thread(server.restart)
+        assert max(Counter(ledger.done).values()) <= 3
+    said = troubles(caplog)
+    assert said["reading"] == 2  # one of each consumer
+    assert max(said.values()) <= 2
+    recovered = [r for r in caplog.records if "reading: recovered" in r.message]
+    assert len(recovered) == 2
+
+
+async def test_connections_killed_at_random(start, queue_name: str, caplog) -> None:
+    server, dialect = start()
+    async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
+        with plain_client(server.url) as client:
+            async with busy(queue, server.url, dialect):
+                me, killed, end = client.client_id(), 0, time.monotonic() + 8
+                while time.monotonic() < end:
+                    for each in client.client_list():
+                        if int(each["id"]) != me and random.random() < 0.5:
+                            killed += client.client_kill_filter(_id=each["id"])
+                    await asyncio.sleep(random.random() * 0.2)
+                assert killed > 20
+
+
+async def test_scripts_forgotten_again_and_again(start, queue_name: str, caplog) -> None:
+    caplog.set_level(logging.WARNING, "chasqui")
+    server, dialect = start()
+    async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
+        with plain_client(server.url) as client:
+            async with busy(queue, server.url, dialect):
+                for _ in range(30):
+                    client.script_flush()
+                    await asyncio.sleep(0.05)
+    assert caplog.records == []
+
+
+async def test_a_server_that_hangs(start, queue_name: str, caplog) -> None:
+    server, dialect = start()
+    url = server.url + "?timeout=1"
+    async with (
+        AsyncQueue(queue_name, url, dialect=dialect) as queue,
+        busy(queue, url, dialect, block_ms=300),
+    ):
+        server.pause()
+        await asyncio.sleep(9)  # longer than a blocked read is given
+        server.resume()
+    assert max(troubles(caplog).values(), default=1) <= 2
+
+
+async def test_out_of_memory_acks_go_on_and_the_rest_waits(start, queue_name: str, caplog) -> None:
+    caplog.set_level(logging.WARNING, "chasqui")
+    server, dialect = start("--maxmemory-policy", "noeviction")
+    release = asyncio.Event()
+    done: Counter[str] = Counter()
+
+    async def handle(job) -> None:
+        if job.name == "fails":
+            if job.attempt == 0:
+                raise ValueError("once")
+        elif job.name == "dies":
+            raise Unrecoverable("hopeless")
+        elif job.name == "waits":
+            await release.wait()
+        done[job.name] += 1
+
+    async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
+        with plain_client(server.url) as client:
+            for name, count in (("waits", 50), ("good", 300), ("fails", 20), ("dies", 20)):
+                jobs = [{"payload": 1, "name": name, "retry": SOON} for _ in range(count)]
+                await queue.add_many(jobs)
+            await queue.drive.run(delivery.make_group(queue.keys, "default"))
+            client.config_set("maxmemory", client.info("memory")["used_memory"] - 1000)
+            with pytest.raises(QueueFull):
+                await queue.add(1)
+            async with working(queue, handle, claim_idle_ms=1500) as consumer:
+                await until(lambda: done["good"] == 300)
+                release.set()
+                # Acks free memory; a retry or a letter takes what its own ack has freed.
+                await until(lambda: consumer.metrics.counts["settled"] == 390)
+                # What needs more (events, promotion) is held on to, without hammering.
+                depth = await queue.depth()
+                assert (depth.running, depth.waiting) == (0, 0)
+                assert (depth.delayed, depth.dead) == (20, 20)
+                assert client.info("stats")["total_error_replies"] < 1000
+                assert await queue.events() == []
+                client.config_set("maxmemory", 0)
+                await until(lambda: done["fails"] == 20)
+                await until(lambda: empty(queue))
+            names = Counter(event.name for event in await queue.events(limit=10_000))
+            assert (names["completed"], names["dlq"], names["failed"]) == (370, 20, 40)
+    assert done == {"good": 300, "waits": 50, "fails": 20}
+    assert set(troubles(caplog).values()) == {1}
+
+
+@pytest.mark.usefixtures("fleet")
+async def test_a_failover(fleet: Fleet, queue_name: str) -> None:  # noqa: F811
+    """The master dies for good: the consumers follow the sentinels to the new one."""
+    url = fleet.url(timeout=2)
+    master = redis.Redis(port=fleet.master.port, password="pw")
+    async with AsyncQueue(queue_name, url) as queue, busy(queue, url, None) as ledger:
+        # What a replica has not seen is lost with the master, whatever the client does.
+        kept = list(ledger.added)
+        await asyncio.to_thread(master.wait, 1, 5000)
+        master.close()
+        fleet.master.kill()
+        kept_after = len(ledger.added)
+        await until(lambda: fleet.address() == fleet.replica.port, 40)
+        unsure = ledger.added[len(kept) : kept_after]
+        ledger.added = [job_id for job_id in ledger.added if job_id not in unsure]
+
+
+async def test_a_paused_consumer_finds_its_place_again(start, queue_name: str, caplog) -> None:
+    """While it slept others took its jobs over: they run elsewhere, and it does not mind."""
+    server, dialect = start()
+    ran: list[tuple[str, str]] = []
+
+    async def first(job) -> None:
+        ran.append(("first", job.id))
+        time.sleep(3)  # noqa: ASYNC251  # nothing of this loop runs meanwhile
+
+    async def second(job) -> None:
+        ran.append(("second", job.id))
+
+    async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
+        await queue.add_many([{"payload": 1, "id": f"j{n}"} for n in range(3)])
+
+        async def other() -> None:
+            async with (
+                AsyncQueue(queue_name, server.url, dialect=dialect) as another,
+                working(another, second, claim_idle_ms=500),
+            ):
+                await until(lambda: len({job_id for _, job_id in ran}) == 3)
+                await until(lambda: empty(another))
+
+        async with working(queue, first, claim_idle_ms=500, concurrency=3):
+            await until(lambda: ran)
+            await asyncio.to_thread(asyncio.run, other())
+            await until(lambda: empty(queue))
+    assert {job_id for _, job_id in ran} == {"j0", "j1", "j2"}
