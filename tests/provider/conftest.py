@@ -134,7 +134,7 @@ def dags(
 
     def use(folder: Path) -> Dags:
         bundle = {
-            "name": folder.name,
+            "name": f"{folder.name}-under-test",
             "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
             "kwargs": {"path": str(folder)},
         }

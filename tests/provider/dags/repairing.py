@@ -1,0 +1,92 @@
+"""DAGs that treat dead letters, consume, and tell of themselves."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from airflow.sdk import DAG, task
+
+from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig
+from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+from airflow_provider_chasqui.notifications.chasqui import ChasquiNotifier
+from airflow_provider_chasqui.operators.consume import ChasquiConsumeOperator
+from airflow_provider_chasqui.operators.dlq import (
+    ChasquiPurgeDlqOperator,
+    ChasquiReplayDlqOperator,
+)
+
+START = datetime(2026, 1, 1)
+QUEUE = "{{ dag_run.conf.queue }}"
+
+with DAG("replay", schedule=None, start_date=START, render_template_as_native_obj=True):
+    ChasquiReplayDlqOperator(
+        task_id="replay",
+        queue_name=QUEUE,
+        reason="{{ dag_run.conf.get('reason') }}",
+        job_name="{{ dag_run.conf.get('name') }}",
+        text="{{ dag_run.conf.get('text') }}",
+        limit="{{ dag_run.conf.get('limit') }}",
+        budget="{{ dag_run.conf.get('budget') }}",
+        rate_limit="{{ dag_run.conf.get('rate') }}",
+        preview="{{ dag_run.conf.get('preview', False) }}",
+    )
+
+with DAG("purge", schedule=None, start_date=START):
+    ChasquiPurgeDlqOperator(task_id="purge", queue_name=QUEUE, job_name="bad")
+
+
+async def square(job: Any) -> Any:
+    if job.payload == 13:
+        raise ValueError("unlucky")
+    return job.payload**2
+
+
+def plain(job: Any) -> None:
+    assert job.payload is not None
+
+
+CONFIG = ConsumerConfig(store_results=True, block_ms=100, promoter=PromoterConfig(poll_ms=20))
+
+with DAG("consume", schedule=None, start_date=START):
+    ChasquiConsumeOperator(
+        task_id="drain", queue_name=QUEUE, handler=square, config=CONFIG, max_time=60
+    )
+
+with DAG("consume_some", schedule=None, start_date=START):
+    ChasquiConsumeOperator(
+        task_id="some", queue_name=QUEUE, handler=square, max_jobs=7, config=CONFIG
+    )
+    ChasquiConsumeOperator(
+        task_id="plain", queue_name=QUEUE, handler=plain, max_jobs=5, config=CONFIG
+    )
+
+with DAG("consume_for_a_time", schedule=None, start_date=START):
+    ChasquiConsumeOperator(
+        task_id="work", queue_name=QUEUE, handler=f"{__name__}:square", until_drained=False,
+        max_time=1, config=CONFIG,
+    )  # fmt: skip
+
+with DAG("lease", schedule=None, start_date=START):
+
+    @task
+    def settle(leases: list[dict[str, Any]], queue: str) -> list[Any]:
+        with ChasquiHook() as hook, hook.lease_queue(queue) as leased:
+            leased.ack(*[lease["token"] for lease in leases])
+        return [lease["payload"] for lease in leases]
+
+    taken = ChasquiConsumeOperator(task_id="take", queue_name=QUEUE, lease=3)
+    settle(taken.output, QUEUE)
+
+
+with DAG("telling", schedule=None, start_date=START):
+
+    @task(
+        on_failure_callback=ChasquiNotifier(
+            queue_name=QUEUE, job_name="task-failed", payload={"day": "{{ ds }}", "to": "ops"}
+        )
+    )
+    def fail() -> None:
+        raise RuntimeError("no luck today")
+
+    fail()
