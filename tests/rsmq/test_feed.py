@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_chasqui.core.errors import BadInput, RsmqQueueNotFound
 from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.ops.rsmq_bridge import AsMessage, give
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.rsmq import bridge
@@ -157,3 +158,55 @@ def test_a_stock_worker_two_bridges_and_node_share_every_job_once(
             moved.append(int(message["message"]))
         assert sorted(ran + moved) == list(range(600))
         assert moved, "the bridges moved nothing: nothing was raced"
+
+
+def test_a_bridge_whose_lease_was_taken_over_moves_nothing(
+    rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
+) -> None:
+    queue.add("x")
+    (mine,) = leases.lease("bridge", visibility_timeout=timedelta(milliseconds=1))
+    (theirs,) = leases.lease("worker", wait=timedelta(seconds=10))
+    target = rsmq.verbs.keys("q")
+    shape = AsMessage(queue.name)
+    for lease, sign in ((mine, b"0"), (theirs, b"1"), (theirs, b"0")):
+        ready = [(lease, shape.message_id(lease), shape.body(lease.job))]
+        assert leases.drive.run(give(leases.keys, "default", target, rsmq.verbs, ready)) == sign
+    assert rsmq.get_queue_attributes("q").msgs == 1
+
+
+@pytest.mark.interop
+@pytest.mark.timeout(120)
+def test_bridges_node_and_a_stock_worker_at_once(
+    native_server: Any, namespace: str, queue_name: str, npm_rsmq: Any, stock_worker: Any
+) -> None:
+    """Node pops from RSMQ, two bridges drain it, a stock worker runs what they bring."""
+    url = native_server.url
+    npm, worker = npm_rsmq(url), stock_worker(url, queue_name)
+    with RsmqClient(url, namespace=namespace) as rsmq, Queue(queue_name, url) as queue:
+        rsmq.create_queue("q")
+        sent = [rsmq.send_message("q", str(i)) for i in range(600)]
+        npm.say("loop", qname="q")
+
+        def carry() -> None:
+            with Queue(queue_name, url) as to, RsmqClient(url, namespace=namespace) as source:
+                drain("q", to, source)
+
+        bridges = [threading.Thread(target=carry) for _ in range(2)]
+        for each in bridges:
+            each.start()
+        for each in bridges:
+            each.join(60)
+        npm.say("stop")
+        theirs = []
+        while "popped" in (line := npm.hear()):
+            theirs.append(line["popped"]["id"])
+        while queue.depth().waiting or queue.depth().running:
+            pass  # the worker finishes what it has
+        worker.process.stdin.write("stop\n")
+        worker.process.stdin.flush()
+        ran = []
+        while (line := worker.hear()) != "down":
+            ran.append(line["id"])
+        assert sorted(ran + theirs) == sorted(sent)
+        assert ran
+        assert theirs
