@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import redis.asyncio
@@ -14,6 +16,7 @@ from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.policy import RetryDefaults
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.store.target import Target
 
 NOTES = "notes:{}"
 
@@ -44,13 +47,25 @@ def handler(notes: Any, queue: str) -> Any:
                 raise Unrecoverable("hopeless")
             case int() | float() as seconds:
                 await asyncio.sleep(seconds)
+            case {"plan": plan}:
+                await follow(plan, job)
 
     return handle
 
 
+async def follow(plan: dict[str, Any], job: Any) -> None:
+    """The plans that tests/interop/peer.py follows, for fleets of both."""
+    await asyncio.sleep(plan.get("sleep_ms", 0) / 1000)
+    if plan.get("die"):
+        raise Unrecoverable("told to die")
+    if job.attempt < plan.get("fail", 0):
+        raise ValueError("told to fail")
+
+
 async def work(url: str, dialect: str, name: str, notes_url: str, changes: dict[str, Any]) -> None:
     notes = redis.asyncio.from_url(notes_url)
-    async with AsyncQueue(name, url, dialect=dialect) as queue:
+    target = replace(Target.of(url), client_name=f"ours-{os.getpid()}")
+    async with AsyncQueue(name, target, dialect=dialect) as queue:
         consumer = Consumer(queue, handler(notes, name), settings(**changes))
         consumer.stop_on(signal.SIGTERM, signal.SIGINT)
         await consumer.run()
