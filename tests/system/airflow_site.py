@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from tests.servers import free_port
+from tests.servers import _die_with_parent, free_port
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
@@ -103,6 +103,7 @@ class AirflowSite:
                 [sys.executable, "-m", "airflow", part],
                 env=self._env, cwd=self.home, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
+                preexec_fn=_die_with_parent(),
             )  # fmt: skip
 
     def kill(self, part: str) -> None:
