@@ -21,17 +21,15 @@ import struct
 import sys
 import threading
 import time
-from typing import Any
 
 from airflow_provider_chasqui.cli import handlers as loading
 from airflow_provider_chasqui.cli import logs
 from airflow_provider_chasqui.cli.worker import WorkPlan
 from airflow_provider_chasqui.core.errors import ChasquiError, LoginRefused, ServerTooOld
-from airflow_provider_chasqui.core.op import AnyOp
+from airflow_provider_chasqui.core.op import as_is, command
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.queue import AsyncQueue
-from airflow_provider_chasqui.store.drive import AsyncDriver
 
 log = logging.getLogger("chasqui")
 
@@ -42,27 +40,6 @@ GRACE_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 
-class _Lane(AsyncDriver):
-    """The reader's lane, which remembers when the server last answered it."""
-
-    answered_at: float | None = None
-
-    async def run(self, op: AnyOp[Any]) -> Any:
-        answer = await super().run(op)
-        self.answered_at = time.monotonic()
-        return answer
-
-
-class _WatchedQueue(AsyncQueue):
-    """A queue whose consumer can be asked when it last read."""
-
-    lane: _Lane | None = None
-
-    def another_drive(self, retries: int | None = None) -> AsyncDriver:
-        self.lane = _Lane(self._link, self.keys, retries)
-        return self.lane
-
-
 class Child:
     """A process of a worker while it works: one consumer for each queue, in one loop."""
 
@@ -70,9 +47,9 @@ class Child:
         self._number = number
         self._plan = plan
         self._line = line
-        self._queues = [
-            _WatchedQueue(name, plan.target, dialect=plan.dialect) for name in plan.queues
-        ]
+        # Counts as a read until the first one, which may wait for a job for seconds.
+        self._reached_at: float | None = None
+        self._queues = [AsyncQueue(name, plan.target, dialect=plan.dialect) for name in plan.queues]
         self._consumers = [Consumer(queue, handlers, plan.config) for queue in self._queues]
 
     async def run(self) -> None:
@@ -117,7 +94,8 @@ class Child:
     async def _check_login(self) -> None:
         """A server that is away will come back; one that refuses us will not change its mind."""
         try:
-            await self._queues[0].dialect()
+            await self._queues[0].drive.run(command("PING", parse=as_is))
+            self._reached_at = time.monotonic()
         except (LoginRefused, ServerTooOld):
             raise
         except ChasquiError as error:
@@ -140,16 +118,13 @@ class Child:
         snapshots, queues = [], {}
         for queue, consumer in zip(self._queues, self._consumers, strict=True):
             metrics = consumer.metrics
-            read_at = queue.lane.answered_at if queue.lane else None
             queues[queue.name] = {
-                "read_at": read_at,
+                "read_at": metrics.gauges.get("read_at", self._reached_at) if metrics else None,
                 "running": consumer.running,
                 "full": consumer.running >= self._plan.config.concurrency,
             }
             if metrics is not None:
                 metrics.gauges["running"] = consumer.running
-                if read_at is not None:
-                    metrics.gauges["read_at"] = read_at
                 snapshots.append(metrics.snapshot())
         return json.dumps({"queues": queues, "metrics": snapshots}).encode() + b"\n"
 

@@ -25,10 +25,12 @@ _GAP = 2
 
 def console(*, err: bool = False) -> Console:
     stream = sys.stderr if err else sys.stdout
-    width = None
+    width = height = None
     if not stream.isatty() and "COLUMNS" not in os.environ:
-        width = _PIPE_WIDTH  # rich would cut tables to 80 columns in a file
-    return Console(stderr=err, width=width, highlight=False, markup=False, emoji=False)
+        width, height = _PIPE_WIDTH, 50  # rich would cut tables to 80 columns in a file
+    return Console(
+        stderr=err, width=width, height=height, highlight=False, markup=False, emoji=False
+    )
 
 
 def clean(value: object) -> str:

@@ -92,23 +92,24 @@ class Supervisor:
             if self._stopping.is_set():
                 # Killed before it could say that it handles SIGTERM: it held nothing.
                 fine = code == 0 or (code == -signal.SIGTERM and not slot.ever_ready)
-                self._exit_code = self._exit_code if fine else 1
+                if not fine and not self._exit_code:
+                    self._exit_code = 1
                 return
             if slot.rolling:
                 continue
-            if code in (_USAGE, _REFUSED) and not slot.ever_ready:
-                if self._watched is None:
-                    self._exit_code = _USAGE if code == _USAGE else 1
-                    self._stopping.set()
-                    return
+            if code == _USAGE and self._watched is not None:
                 log.error("process %d: waiting for a file to change", slot.number)
                 await self._either(self._changed.wait(), self._stopping.wait())
                 continue
+            if code in (_USAGE, _REFUSED) and not slot.ever_ready:
+                self._exit_code = _USAGE if code == _USAGE else 1
+                self._stopping.set()
+                return
             ran_s = time.monotonic() - slot.started_at
             failures = 0 if ran_s > _RAN_WELL_S else failures + 1
             wait = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** max(0, failures - 1))
             log.error("process %d %s; starting again in %g s", slot.number, _how(code), wait)
-            await self._either(asyncio.sleep(wait), self._stopping.wait())
+            await self._either(asyncio.sleep(wait), self._changed.wait(), self._stopping.wait())
 
     async def _either(self, *coroutines: Any) -> None:
         tasks = [asyncio.ensure_future(each) for each in coroutines]

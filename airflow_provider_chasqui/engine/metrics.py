@@ -171,7 +171,7 @@ _COUNTS = {
     "reclaimed": ("chasquimq_consumer_reclaimed", "Entries taken over from other consumers"),
     "settled": ("chasqui_settled", "Entries settled"),
     "settled_elsewhere": ("chasqui_settled_elsewhere", "Entries that somebody else had settled"),
-    "batch_bits": ("chasqui_batch_bits", "Jobs settled together with a result or a batch bit"),
+    "batch_bits": ("chasqui_batch_bits", "Jobs of batches settled"),
     "renewed": ("chasqui_keeper_renewed", "Renewals of running entries"),
     "lost": ("chasqui_keeper_lost", "Running entries that were taken over"),
     "fired": ("chasqui_scheduler_fired", "Jobs fired by repeats"),

@@ -1,0 +1,284 @@
+"""`chasqui worker`: real processes, killed, drained, reloaded and scraped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_chasqui.queue import Queue
+from tests.cli.conftest import Worker, alive, wait_for
+from tests.conftest import Server
+from tests.servers import RedisServer, valkey_binary
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("cli-worker")]
+
+Start = Callable[..., Worker]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(params=["native_server", "portable_server"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+def test_two_processes_share_the_work_and_their_numbers_add_up(
+    server: Server, queue: Queue, start_worker: Start
+) -> None:
+    worker = start_worker(server, "-q", queue.name, "-p", "2", "-c", "5", "--store-results").ready()
+    jobs = [{"payload": 0.05, "name": "sleep"} for _ in range(100)]
+    jobs += [{"payload": n} for n in range(100)] + [{"name": "die"} for _ in range(3)]
+    added = queue.add_many(jobs)
+
+    def completed() -> float:
+        return worker.metric("chasquimq_jobs_completed_total", queue=queue.name)
+
+    wait_for(lambda: completed() == 200)
+    wait_for(lambda: worker.metric("chasqui_settled_total", queue=queue.name) == 203)
+    assert worker.metric("chasquimq_jobs_completed_total", name="sleep") == 100
+    assert worker.metric("chasquimq_jobs_failed_total", name="die", kind="error") == 3
+    assert worker.metric("chasquimq_dlq_routed_total", reason="unrecoverable") == 3
+    assert worker.metric("chasquimq_handler_duration_seconds_count", name="sleep") == 100
+    assert worker.metric("chasquimq_handler_duration_seconds_sum", name="sleep") >= 5
+    assert worker.metric("chasquimq_consumer_batch_size_sum", queue=queue.name) == 203
+    wait_for(lambda: worker.metric("chasqui_queue_dead", queue=queue.name) == 3)
+    assert worker.metric("chasqui_queue_consumers", queue=queue.name) == 2
+
+    results = queue.results([each.id for each in added[:100]])
+    assert set(results.values()) == set(worker.pids())  # both of them had some
+
+    facts = worker.health()
+    assert facts["status"] == "ok"
+    assert facts["last_read_age_s"] < 15
+    assert [each["ready"] for each in facts["processes"]] == [True, True]
+
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0, worker.log
+    depth = queue.depth()
+    assert (depth.waiting, depth.running, depth.consumers) == (0, 0, 0)
+
+
+@pytest.mark.chaos
+def test_a_killed_process_is_replaced_and_what_it_counted_stays_counted(
+    server: Server, queue: Queue, start_worker: Start
+) -> None:
+    worker = start_worker(
+        server, "-q", queue.name, "-p", "2", "-c", "5", "--claim-after", "1s", "--store-results"
+    ).ready()
+    queue.add_many([{"payload": n} for n in range(50)])
+    name = "chasquimq_jobs_completed_total"
+    wait_for(lambda: worker.metric(name, queue=queue.name) == 50)
+
+    held = queue.add(3, name="sleep", id="held")
+    wait_for(lambda: queue.progress(held.id))
+
+    def who_runs_it() -> list[int]:
+        found = worker.health()["processes"]
+        return [each["pid"] for each in found if each["queues"][queue.name]["running"]]
+
+    victim = wait_for(who_runs_it)[0]
+    os.kill(victim, signal.SIGKILL)
+
+    assert queue.wait(held.id, timeout=MINUTE) != victim  # somebody else ran it again
+    wait_for(lambda: sum(each["restarts"] for each in worker.health()["processes"]) == 1)
+    wait_for(lambda: worker.ask("/readyz")[0] == 200)
+    assert victim not in worker.pids()
+    assert worker.metric("chasqui_worker_restarts_total") == 1
+    wait_for(lambda: worker.metric(name, queue=queue.name) == 51)
+    assert "was ended by SIGKILL; starting again" in worker.log
+
+    worker.signal(signal.SIGINT)
+    assert worker.end() == 0, worker.log
+
+
+@pytest.mark.chaos
+def test_no_process_outlives_a_killed_supervisor(
+    server: Server, queue: Queue, start_worker: Start
+) -> None:
+    worker = start_worker(server, "-q", queue.name, "-p", "2", "--drain", "1s").ready()
+    queue.add(60, name="sleep", id="long")
+    wait_for(lambda: queue.progress("long"))
+    children = worker.pids()
+    worker.signal(signal.SIGKILL)
+    worker.end()
+    wait_for(lambda: not any(map(alive, children)), 20)
+    # They ended in good order: the job that ran was handed back, and nobody is left in the group.
+    depth = queue.depth()
+    assert (depth.waiting, depth.running, depth.consumers) == (1, 0, 0)
+
+
+def test_sigterm_lets_what_runs_finish(server: Server, queue: Queue, start_worker: Start) -> None:
+    worker = start_worker(server, "-q", queue.name, "-c", "2", "--store-results").ready()
+    queue.add(3, name="sleep", id="slow")
+    wait_for(lambda: queue.progress("slow"))
+    worker.signal(signal.SIGTERM)
+    wait_for(lambda: worker.ask("/readyz")[0] == 503)
+    assert worker.health()["draining"] is True
+    assert worker.ask("/healthz")[0] == 200  # it drains, and is not to be restarted for that
+    queue.add("too late", id="next")
+    assert worker.end() == 0, worker.log
+    assert queue.result("slow") in worker.seen
+    assert queue.find("next").state == "waiting"
+
+
+def test_what_cannot_finish_in_time_is_handed_back(
+    native_server: Server, queue_name: str, start_worker: Start
+) -> None:
+    worker = start_worker(native_server, "-q", queue_name, "--drain", "500ms").ready()
+    with Queue(queue_name, native_server.url) as queue:
+        queue.add(60, name="sleep", id="long")
+        wait_for(lambda: queue.progress("long"))
+        worker.signal(signal.SIGTERM)
+        assert worker.end(20) == 0, worker.log
+        assert queue.find("long").state == "waiting"
+
+
+def test_a_second_signal_ends_at_once(
+    native_server: Server, queue_name: str, start_worker: Start
+) -> None:
+    worker = start_worker(native_server, "-q", queue_name, "-p", "2").ready()
+    with Queue(queue_name, native_server.url) as queue:
+        queue.add(60, name="sleep", id="long")
+        wait_for(lambda: queue.progress("long"))
+    children = worker.pids()
+    worker.signal(signal.SIGTERM)
+    wait_for(lambda: "draining" in worker.log)
+    worker.signal(signal.SIGTERM)
+    assert worker.end(10) == 128 + signal.SIGTERM
+    assert not any(map(alive, children))
+
+
+def test_sighup_starts_every_process_anew_and_loses_nothing(
+    native_server: Server, queue_name: str, start_worker: Start
+) -> None:
+    worker = start_worker(native_server, "-q", queue_name, "-p", "2", "--store-results").ready()
+    before = worker.pids()
+    with Queue(queue_name, native_server.url) as queue:
+        queue.add(2, name="sleep", id="slow")
+        wait_for(lambda: queue.progress("slow"))
+        worker.signal(signal.SIGHUP)
+        assert queue.wait("slow", timeout=MINUTE) in before
+        wait_for(lambda: not set(before) & set(worker.pids()) and None not in worker.pids())
+        wait_for(lambda: worker.ask("/readyz")[0] == 200)
+        assert queue.wait(queue.add("after").id, timeout=MINUTE) == [1, "after"]
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0, worker.log
+
+
+def test_reload_drains_first_and_then_runs_the_new_code(
+    native_server: Server, queue_name: str, start_worker: Start, tmp_path: Path
+) -> None:
+    worker = start_worker(native_server, "-q", queue_name, "--reload", "--store-results").ready()
+    module = tmp_path / "my_jobs.py"
+    good = module.read_text()
+    with Queue(queue_name, native_server.url) as queue:
+        assert queue.wait(queue.add("x").id, timeout=MINUTE) == [1, "x"]
+        queue.add(2, name="sleep", id="slow")
+        wait_for(lambda: queue.progress("slow"))
+        old = worker.pids()[0]
+        module.write_text(good.replace("VERSION = 1", "VERSION = 2"))
+        assert queue.wait("slow", timeout=MINUTE) == old  # it was not cut off
+        assert queue.wait(queue.add("y").id, timeout=MINUTE) == [2, "y"]
+
+        module.write_text("def broken(:")
+        wait_for(lambda: "waiting for a file to change" in worker.log)
+        assert worker.process.poll() is None
+        module.write_text(good.replace("VERSION = 1", "VERSION = 3"))
+        assert queue.wait(queue.add("z").id, timeout=MINUTE) == [3, "z"]
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0, worker.log
+
+
+def test_a_worker_waits_for_its_server_and_says_that_it_is_not_ready(
+    start_worker: Start, queue_name: str
+) -> None:
+    with RedisServer.start(valkey_binary(), aof=True) as process:
+        server = Server(process.url, "portable")
+        with Queue(queue_name, server.url) as queue:
+            queue.add("early", id="early")
+        process.stop()
+        worker = start_worker(server, "-q", queue_name, "--store-results")
+        wait_for(lambda: "waiting for the server" in worker.log)
+        assert worker.ask("/readyz")[0] == 503
+        assert worker.ask("/healthz")[0] == 200  # a restart would not bring the server back
+        process.restart()
+        worker.ready()
+        with Queue(queue_name, server.url) as queue:
+            assert queue.wait("early", timeout=MINUTE) == [1, "early"]
+        process.stop()
+        wait_for(lambda: worker.ask("/readyz")[0] == 503)
+        worker.signal(signal.SIGTERM)
+        assert worker.end() == 0, worker.log
+
+
+def test_several_queues_in_one_worker(
+    native_server: Server, queue_name: str, start_worker: Start
+) -> None:
+    names = [f"{queue_name}-a", f"{queue_name}-b"]
+    worker = start_worker(native_server, "-q", names[0], "-q", names[1], "--store-results").ready()
+    for name in names:
+        with Queue(name, native_server.url) as queue:
+            assert queue.wait(queue.add(name).id, timeout=MINUTE) == [1, name]
+        wait_for(lambda name=name: worker.metric("chasquimq_jobs_completed_total", queue=name) == 1)
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0, worker.log
+
+
+def test_logs_in_json_and_no_password_anywhere(start_worker: Start, queue_name: str) -> None:
+    secret = "s3cr3t-word"
+    with RedisServer.start(valkey_binary(), "--requirepass", secret) as process:
+        url = process.url.replace("redis://", f"redis://:{secret}@")
+        worker = start_worker(
+            Server(process.url, "portable"), "-q", queue_name, "--url", url, "--log-json"
+        ).ready()
+        for pid in (worker.process.pid, *worker.pids()):
+            assert secret not in Path(f"/proc/{pid}/cmdline").read_text()
+        worker.signal(signal.SIGTERM)
+        assert worker.end() == 0, worker.log
+    lines = [json.loads(line) for line in worker.log.splitlines()]
+    assert {"ts", "level", "logger", "process", "pid", "message"} <= lines[0].keys()
+    assert lines[-1]["message"] == "drained"
+    assert secret not in worker.log
+
+
+@pytest.mark.parametrize(
+    ("handlers", "said"),
+    [
+        ("no_such_module:handlers", "No module named 'no_such_module'"),
+        ("my_jobs:nothing", "'my_jobs' has no 'nothing'"),
+        ("my_jobs:VERSION", "'my_jobs:VERSION' is int"),
+    ],
+)
+def test_handlers_that_cannot_be_loaded_end_it_with_2(
+    native_server: Server, queue_name: str, start_worker: Start, handlers: str, said: str
+) -> None:
+    worker = start_worker(native_server, handlers, "-q", queue_name, "-p", "2")
+    assert worker.end() == 2
+    assert said in worker.log
+    assert "Traceback" not in worker.log
+
+
+def test_a_factory_makes_the_handlers(
+    native_server: Server, queue_name: str, start_worker: Start
+) -> None:
+    worker = start_worker(native_server, "my_jobs:factory", "-q", queue_name, "--store-results")
+    with Queue(queue_name, native_server.url) as queue:
+        assert queue.wait(queue.add("made").id, timeout=MINUTE) == [1, "made"]
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0, worker.log
+
+
+def test_a_refused_login_ends_it_with_1(start_worker: Start, queue_name: str) -> None:
+    with RedisServer.start(valkey_binary(), "--requirepass", "right") as process:
+        worker = start_worker(
+            Server(process.url, "portable"), "-q", queue_name, CHASQUI_PASSWORD="wrong-word"
+        )
+        assert worker.end() == 1
+    assert "CMQ-001" in worker.log
+    assert "wrong-word" not in worker.log
