@@ -6,6 +6,7 @@ from typing import Any
 
 PACKAGE = "airflow-provider-chasqui"
 NAME = "Chasqui"
+RSMQ = "RSMQ"
 _ROOT = "airflow_provider_chasqui"
 
 
@@ -23,7 +24,12 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": NAME,
                 "external-doc-url": "https://redis.io/docs/latest/develop/data-types/streams/",
                 "tags": ["software"],
-            }
+            },
+            {
+                "integration-name": RSMQ,
+                "external-doc-url": "https://github.com/smrchy/rsmq",
+                "tags": ["software"],
+            },
         ],
         "operators": _modules(
             "operators", "enqueue", "dlq", "consume", "messages", "spark_submit", "spark_replay"
@@ -55,8 +61,12 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _modules(room: str, *names: str) -> list[dict[str, Any]]:
+    """Modules of one of Airflow's rooms; each of them has an `rsmq` as well."""
     modules = [f"{_ROOT}.{room}.{name}" for name in names]
-    return [{"integration-name": NAME, "python-modules": modules}]
+    return [
+        {"integration-name": NAME, "python-modules": modules},
+        {"integration-name": RSMQ, "python-modules": [f"{_ROOT}.{room}.rsmq"]},
+    ]
 
 
 def _field(

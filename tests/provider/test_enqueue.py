@@ -12,10 +12,17 @@ import pytest
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
-from tests.provider.conftest import HERE, Dags, working
+from tests.provider.conftest import HERE, Dags, connect, working
 
 pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(180)]
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=["native", "portable"])
+def connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Server:
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    connect(monkeypatch, server)
+    return server
 
 
 @pytest.fixture
@@ -231,3 +238,54 @@ def test_other_payloads_in_another_try_are_refused(
     said = capfd.readouterr()
     assert "an earlier try sent 2 jobs, this one has 3" in said.out + said.err
     assert len(waiting(queue)) == 2
+
+
+@pytest.mark.parametrize("how", ["deferred", "here", "rescheduled"])
+def test_a_sensor_of_a_dead_job_fails_or_skips(
+    house: Dags, queue: Queue, connected: Server, how: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def handle(job: Any) -> None:
+        raise Unrecoverable("no way")
+
+    (job_id,) = queue.add_batch([1]).job_ids()
+    with working(connected, queue.name, handle):
+        while not queue.depth().dead:
+            pass
+    run = house.run(f"sensing_{how}", queue=queue.name, job=job_id)
+    assert run.states() == {"hard": "failed", "soft": "skipped"}
+    said = capfd.readouterr()
+    assert "no way" in said.out + said.err
+
+
+def test_a_sensor_that_is_rescheduled_gives_the_result(
+    house: Dags, queue: Queue, connected: Server
+) -> None:
+    async def handle(job: Any) -> str:
+        return "seen"
+
+    (job_id,) = queue.add_batch([1]).job_ids()
+    with working(connected, queue.name, handle, store_results=True):
+        while queue.depth().waiting or queue.depth().running:
+            pass
+    run = house.run("rescheduled", queue=queue.name, job=job_id)
+    assert run.xcom("job") == "seen"
+
+
+def test_a_wait_has_its_limit(house: Dags, queue: Queue, capfd: pytest.CaptureFixture[str]) -> None:
+    run = house.run("impatient", queue=queue.name)
+    assert run.states() == {"send": "failed", "sense": "skipped"}
+    said = capfd.readouterr()
+    assert "did not end within 0.5 s" in said.out + said.err
+
+
+def test_an_asset_event_says_what_was_sent(house: Dags, queue: Queue) -> None:
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    run = house.run("with_outlet", queue=queue.name)
+    with create_session() as session:
+        query = select(AssetEvent).where(AssetEvent.source_run_id == run.dag_run.run_id)
+        (event,) = session.scalars(query)
+    assert event.extra["count"] == 3
+    assert event.extra["batch"] == run.xcom("send")["batch_id"]

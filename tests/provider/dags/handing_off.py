@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, task
 
+from airflow_provider_chasqui.assets.chasqui import create_asset
 from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
 from airflow_provider_chasqui.sensors.batch import ChasquiBatchSensor
 from airflow_provider_chasqui.sensors.depth import ChasquiQueueDepthSensor
@@ -81,6 +82,45 @@ for deferrable in (True, False):
 with dag("rescheduled"):
     ChasquiJobSensor(
         task_id="job", queue_name=QUEUE, job_id="{{ dag_run.conf.job }}", mode="reschedule"
+    )
+
+for how in ("deferred", "here", "rescheduled"):
+    with dag(f"sensing_{how}"):
+        for soft in (False, True):
+            ChasquiJobSensor(
+                task_id="soft" if soft else "hard",
+                queue_name=QUEUE,
+                job_id="{{ dag_run.conf.job }}",
+                soft_fail=soft,
+                deferrable=how == "deferred",
+                mode="reschedule" if how == "rescheduled" else "poke",
+                timeout=30,
+            )
+
+with dag("impatient"):
+    ChasquiEnqueueOperator(
+        task_id="send",
+        queue_name=QUEUE,
+        payload=1,
+        wait_for_completion=True,
+        wait_timeout=0.5,
+        deferrable=False,
+    )
+    ChasquiQueueDepthSensor(
+        task_id="sense",
+        queue_name=QUEUE,
+        max_waiting=-1,
+        timeout=0.5,
+        soft_fail=True,
+        deferrable=False,
+    )
+
+with dag("with_outlet"):
+    ChasquiEnqueueOperator(
+        task_id="send",
+        queue_name=QUEUE,
+        batch=[1, 2, 3],
+        outlets=[create_asset(queue_name="emails", host="redis")],
     )
 
 with dag("own_id"):

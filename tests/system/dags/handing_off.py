@@ -64,11 +64,12 @@ with DAG("cleared", schedule=None, start_date=START):
         )
 
 with DAG("killed_by_hand", schedule=None, start_date=START):
-    ChasquiEnqueueOperator(
-        task_id="send",
-        queue_name=QUEUE,
-        payload=1,
-        delay=timedelta(hours=1),
-        wait_for_completion=True,
-        deferrable=True,
-    )
+    for deferrable in (True, False):
+        ChasquiEnqueueOperator(
+            task_id="deferred" if deferrable else "here",
+            queue_name=QUEUE,
+            payloads=[1, 2],
+            delay=timedelta(hours=1),
+            wait_for_completion=True,
+            deferrable=deferrable,
+        )
