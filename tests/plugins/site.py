@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,14 @@ class World:
         connections = {name: connection(server.url) for name, server in self.servers.items()}
         connections["elsewhere"] = json.dumps({"conn_type": "http", "host": "127.0.0.1"})
         self.site = PageSite(connections, mask_fields="password, api_key").start()
+
+    @cached_property
+    def newsletter(self) -> str:
+        """A real run of the DAG newsletter; returns its run id."""
+        self.site.run("dags", "test", "newsletter")
+        with self.site.client("ada") as ada:
+            [run] = ada.get("/api/v2/dags/newsletter/dagRuns").json()["dag_runs"]
+        return str(run["dag_run_id"])
 
     def url(self, connection_id: str) -> str:
         return self.servers[connection_id].url

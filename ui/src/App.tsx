@@ -1,5 +1,6 @@
 // The one component that Airflow mounts: as a page, as the tab of a DAG, or of a task instance.
 import { useCallback, useEffect, useMemo, useState } from "react";
+import { useSearchParams } from "react-router-dom";
 
 import { BatchView } from "./BatchView";
 import { DagTab, TaskTab } from "./DagTab";
@@ -18,7 +19,24 @@ export interface Ids {
   mapIndex?: string;
 }
 
-export function App({ dagId, runId, taskId, mapIndex }: Ids) {
+// Airflow renders a bundle that it has just loaded in one way, and from its next render on in another,
+// which mounts it anew and forgets what the reader did. So the second way is asked for at once.
+let settled = false;
+
+export function App(ids: Ids) {
+  const [params, setParams] = useSearchParams();
+  const [ready, setReady] = useState(settled);
+  useEffect(() => {
+    if (settled) return;
+    settled = true;
+    setParams(params, { replace: true });
+    setReady(true);
+    // eslint-disable-next-line
+  }, []);
+  return ready ? <Whole {...ids} /> : <div className="cq" />;
+}
+
+function Whole({ dagId, runId, taskId, mapIndex }: Ids) {
   const [on, setOn] = useState(true);
   const [seen, setSeen] = useState(() => Date.now());
   const note = useCallback((at: number) => setSeen(at), []);

@@ -1,5 +1,5 @@
 // Dead letters: filter, look, choose, and put back or delete what was chosen.
-import { useDeferredValue, useEffect, useState } from "react";
+import { useEffect, useState } from "react";
 
 import { get, queuePath } from "./api";
 import { ChangeDialog, type Change } from "./ChangeDialog";
@@ -23,18 +23,23 @@ export type Filter = Record<string, string | number>;
 
 export function LettersTab({ connection, queue, mayChange }: Where & { mayChange: boolean }) {
   const [place, go] = usePlace();
-  const [reason, setReason] = useState("");
-  const [name, setName] = useState("");
-  const [age, setAge] = useState("");
-  const [text, setText] = useState("");
-  const sought = useDeferredValue(text);
+  // The filter stands in the address: a link leads to the same letters, and going back does too.
+  const [reason, name, age, sought] = ["reason", "name", "age", "text"].map((key) => place.get(key) ?? "");
+  const set = (key: string) => (value: string) => go({ [key]: value }, true);
+  const [text, setText] = useState(sought);
+  useEffect(() => {
+    // The address follows when the typing rests, and so does the search.
+    if (text === sought) return;
+    const timer = setTimeout(() => go({ text }, true), 300);
+    return () => clearTimeout(timer);
+  }, [text, sought, go]);
   const batch = place.get("in") ?? "";
   const open = place.get("letter");
   const trail = useTrail<string>();
   const [chosen, setChosen] = useState<Set<string>>(new Set());
   const [change, setChange] = useState<Change | null>(null);
 
-  const filter: Filter = { ...AGES.find(([key]) => key === age)![2] };
+  const filter: Filter = { ...(AGES.find(([key]) => key === age) ?? AGES[0])[2] };
   if (reason) filter.reason = reason;
   if (name) filter.name = name;
   if (sought) filter.text = sought;
@@ -62,9 +67,9 @@ export function LettersTab({ connection, queue, mayChange }: Where & { mayChange
   return (
     <>
       <div className="cq-filters" role="search" aria-label="Filter dead letters">
-        <Choice label="Reason" value={reason} set={setReason} options={facets?.reasons ?? []} />
-        <Choice label="Name" value={name} set={setName} options={facets?.names ?? []} />
-        <select value={age} aria-label="Age" onChange={(event) => setAge(event.target.value)}>
+        <Choice label="Reason" value={reason} set={set("reason")} options={facets?.reasons ?? []} />
+        <Choice label="Name" value={name} set={set("name")} options={facets?.names ?? []} />
+        <select value={age} aria-label="Age" onChange={(event) => set("age")(event.target.value)}>
           {AGES.map(([value, label]) => (
             <option key={value} value={value}>{label}</option>
           ))}

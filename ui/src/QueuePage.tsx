@@ -20,6 +20,8 @@ const RANGES: [number, string][] = [
   [1440, "24 h"],
 ];
 
+const NO_FILTER = { reason: null, name: null, age: null, text: null, in: null, letter: null };
+
 export function QueuePage({ connection, queue }: { connection: string; queue: string }) {
   const [place, go] = usePlace();
   const [minutes, setMinutes] = useState(60);
@@ -39,7 +41,7 @@ export function QueuePage({ connection, queue }: { connection: string; queue: st
       <Tabs
         label="Parts of the queue"
         chosen={tab}
-        choose={(id) => go({ tab: id === "overview" ? null : id }, true)}
+        choose={(id) => go({ ...NO_FILTER, tab: id === "overview" ? null : id }, true)}
         items={[
           { id: "overview", label: "Overview" },
           { id: "jobs", label: "Jobs", count: data ? data.waiting + data.running : null },

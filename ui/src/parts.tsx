@@ -160,7 +160,8 @@ export function Tabs({ items, chosen, choose, label }: {
 }) {
   const list = useRef<HTMLDivElement>(null);
   function onKey(event: KeyboardEvent): void {
-    const index = items.findIndex((item) => item.id === chosen);
+    // From where the focus is: the choice may still be on its way through the address.
+    const index = [...(list.current?.children ?? [])].indexOf(event.target as Element);
     const moves: Record<string, number> = {
       ArrowRight: (index + 1) % items.length,
       ArrowLeft: (index + items.length - 1) % items.length,
