@@ -6,6 +6,8 @@ Proven against bytes that ChasquiMQ 1.3.0 wrote (tests/wire).
 from __future__ import annotations
 
 import struct
+import threading
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -18,12 +20,24 @@ NAME_MAX_BYTES = 256
 
 _U32LE = struct.Struct("<I")
 _U64 = struct.Struct(">BQ").pack
+_STR = [bytes((0xA0 | size,)) if size < 32 else bytes((0xD9, size)) for size in range(256)]
+_BIN = [bytes((0xC4, size)) for size in range(256)]
+
+
+class _Packers(threading.local):
+    """A packer for each thread: making one anew costs as much as packing a small payload."""
+
+    def __init__(self) -> None:
+        self.pack = msgpack.Packer(use_bin_type=True).pack
+
+
+_packers = _Packers()
 
 
 def encode_payload(payload: Any) -> bytes:
     """Return the payload as MessagePack, or raise EncodeError saying what stands in the way."""
     try:
-        return msgpack.packb(payload, use_bin_type=True)  # type: ignore[no-any-return]
+        return _packers.pack(payload)  # type: ignore[no-any-return]
     except Exception as cause:
         raise EncodeError(
             f"the payload cannot be written as MessagePack: {cause}; use None, bool, int (64 bit), "
@@ -64,23 +78,16 @@ def _uint(value: int) -> bytes:
     return _U64(0xCF, value) if value > U32_MAX else msgpack.packb(value)
 
 
-def _str(value: str) -> bytes:
-    raw = value.encode()
-    size = len(raw)
-    if size < 32:
-        return bytes((0xA0 | size,)) + raw
+def _str_head(size: int) -> bytes:
     if size < 256:
-        return bytes((0xD9, size)) + raw
-    return msgpack.packb(value)  # type: ignore[no-any-return]
+        return _STR[size]
+    return struct.pack(">BH", 0xDA, size) if size < 65536 else struct.pack(">BI", 0xDB, size)
 
 
-def _bin(raw: bytes) -> bytes:
-    size = len(raw)
+def _bin_head(size: int) -> bytes:
     if size < 256:
-        return bytes((0xC4, size)) + raw
-    return (
-        struct.pack(">BH", 0xC5, size) if size < 65536 else struct.pack(">BI", 0xC6, size)
-    ) + raw
+        return _BIN[size]
+    return struct.pack(">BH", 0xC5, size) if size < 65536 else struct.pack(">BI", 0xC6, size)
 
 
 def _encode_retry(retry: RetryPolicy) -> bytes:
@@ -96,9 +103,17 @@ def encode_envelope(
     job_id: str, body: bytes, created_at_ms: int, attempt: int = 0, retry: RetryPolicy | None = None
 ) -> bytes:
     """Return the `d` field. Assembled by hand: a third of the time of packing a list."""
+    raw = job_id.encode()
     head = b"\x94" if retry is None else b"\x95"
+    tail = _tail(created_at_ms, attempt, retry)
+    return b"".join((head, _str_head(len(raw)), raw, _bin_head(len(body)), body, tail))
+
+
+@lru_cache(maxsize=256)
+def _tail(created_at_ms: int, attempt: int, retry: RetryPolicy | None) -> bytes:
+    # The jobs of a bulk have it in common.
     tail = b"" if retry is None else _encode_retry(retry)
-    return b"".join((head, _str(job_id), _bin(body), _uint(created_at_ms), _uint(attempt), tail))
+    return _uint(created_at_ms) + _uint(attempt) + tail
 
 
 def encode_job(job: Job, *, attempt: int | None = None) -> bytes:
@@ -109,10 +124,10 @@ def encode_job(job: Job, *, attempt: int | None = None) -> bytes:
 
 def decode_envelope(raw: bytes, name: str = "") -> Job:
     """Return the job in a `d` field; accepts what ChasquiMQ 1.3.0 accepts, else DecodeError."""
-    unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=len(raw) or 1)
-    unpacker.feed(raw)
     try:
-        value = unpacker.unpack()
+        value = msgpack.unpackb(raw, raw=True, strict_map_key=False)
+    except msgpack.ExtraData as more:  # ChasquiMQ passes over what follows the envelope
+        value = more.unpacked
     except RecursionError as cause:
         raise DecodeError("the envelope is nested too deeply") from cause
     except Exception as cause:

@@ -15,6 +15,11 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _DIGITS = {c: i for i, c in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
+_LOW_BITS = 20
+
+# Its last item changes in a forked child; cheaper to look at than the process id is to ask for.
+_lives: list[object] = [object()]
+os.register_at_fork(after_in_child=lambda: _lives.append(object()))
 
 
 def _render(time_ms: int, random: int) -> str:
@@ -34,22 +39,35 @@ class Ulids:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._life = _lives[-1]
         self._time_ms = -1
-        self._random = 0
+        self._high = 0
+        self._low = 0
+        self._head = ""
 
     def mint(self, now_ms: int) -> str:
-        if self._pid != os.getpid():
+        if self._life is not _lives[-1]:
             # A fork that went on counting would mint the ids that its parent mints.
             self._forget()
         with self._lock:
-            if now_ms > self._time_ms:
-                self._time_ms = now_ms
-                # The top bit stays clear so that counting up never overflows in practice.
-                self._random = int.from_bytes(os.urandom(10), "big") >> 1
-            else:
-                self._random += 1
-            return _render(self._time_ms, self._random)
+            low = self._low + 1
+            if now_ms > self._time_ms or low >> _LOW_BITS:
+                low = self._turn(now_ms)
+            self._low = low
+            # All but the last four digits stay the same within a bulk.
+            return self._head + _PAIRS[low >> 10] + _PAIRS[low & 1023]
+
+    def _turn(self, now_ms: int) -> int:
+        low = 0
+        if now_ms > self._time_ms:
+            self._time_ms = now_ms
+            # The top bit stays clear so that counting up never overflows in practice.
+            random = int.from_bytes(os.urandom(10), "big") >> 1
+            self._high, low = divmod(random, 1 << _LOW_BITS)
+        else:
+            self._high += 1
+        self._head = _render(self._time_ms, self._high << _LOW_BITS)[:-4]
+        return low
 
 
 def time_of(job_id: str) -> int | None:

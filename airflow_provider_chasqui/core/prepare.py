@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_provider_chasqui.core.codec import (
     encode_envelope,
@@ -24,8 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """A job that can be sent. `run_at_ms` is None if it is to wait for a worker at once."""
 
     id: str
@@ -38,20 +36,26 @@ class Ready:
 
 def prepare(job: NewJob, config: QueueConfig, now_ms: int, mint: Callable[[int], str]) -> Ready:
     """Return the job ready to be sent, or raise BadInput saying what is wrong with it."""
-    job_id = job.id if job.id is not None else mint(now_ms)
-    check_id(job_id)
-    check_retry(job.retry)
+    unique_ms = 0
+    if job.id is None:
+        job_id = mint(now_ms)
+    else:
+        check_id(job_id := job.id)
+    if job.retry is not None:
+        check_retry(job.retry)
     if job.unique is not None:
         if job.id is None:
             raise BadInput("unique= needs an id: it is the id that is to be unique")
-        if (to_ms(job.unique) or 0) < 1:
+        unique_ms = to_ms(job.unique) or 0
+        if unique_ms < 1:
             raise BadInput(f"unique= is how long the id stays taken; not {job.unique}")
+    at_once = job.delay is None and job.at is None
     return Ready(
         job_id,
-        encode_name(job.name),
+        b"" if job.name == "" else encode_name(job.name),
         envelope(job_id, job.payload, config, now_ms, job.retry),
-        due(job.delay, job.at, config, now_ms),
-        to_ms(job.unique) or 0,
+        None if at_once else due(job.delay, job.at, config, now_ms),
+        unique_ms,
         job.id is not None,
     )
 

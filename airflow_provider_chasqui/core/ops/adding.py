@@ -17,21 +17,21 @@ from airflow_provider_chasqui.core.chunks import (
 from airflow_provider_chasqui.core.codec import encode_member
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
-from airflow_provider_chasqui.core.event import EVENTS_KEPT, event_fields
+from airflow_provider_chasqui.core.event import EVENTS_KEPT, PackedEvent, event_fields
 from airflow_provider_chasqui.core.ids import Call
 from airflow_provider_chasqui.core.job import Added
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Arg, Choice, Flow, Op, as_int, command, script
+from airflow_provider_chasqui.core.op import Arg, Choice, Flow, Op, Packed, as_int, command, script
 from airflow_provider_chasqui.core.prepare import Ready
 
 # As long as Redis itself remembers an IDMP id by default.
 ONCE_MS = 100_000
 _MARKER_GRACE_S = 3600
-_WINDOW = 64
+_ADDED = ord("1")
 
 
 def _signs(reply: Any) -> list[bool]:
-    return [sign == ord("1") for sign in reply]
+    return [sign == _ADDED for sign in reply]
 
 
 def _sent(_: Any) -> list[bool]:
@@ -101,6 +101,12 @@ def emit(keys: Keys, events: Sequence[Sequence[Arg]], kept: int = EVENTS_KEPT) -
     return script("emit", as_int, [keys.events], args)
 
 
+def emit_packed(keys: Keys, events: Sequence[PackedEvent], kept: int = EVENTS_KEPT) -> Op[int]:
+    """Like `emit`, for events that are packed already."""
+    packed = Packed(sum(count for count, _ in events), b"".join(data for _, data in events))
+    return script("emit", as_int, [keys.events], [kept, packed])
+
+
 def add_all(
     keys: Keys, jobs: Sequence[Ready], config: QueueConfig, call: Call, now_ms: int
 ) -> Flow[list[Added]]:
@@ -132,7 +138,7 @@ def add_all(
         with suppress(ChasquiError):
             for part in pieces(told, lambda _: 0, CHUNK_JOBS * 4, 1):
                 yield announce(keys, part, now_ms)
-    return [Added(job.id, fresh[place]) for place, job in enumerate(jobs)]
+    return list(map(Added, [job.id for job in jobs], [fresh[at] for at in range(len(jobs))]))
 
 
 def _send(
