@@ -15,10 +15,10 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fix servers setup freeze build ui clean
+.PHONY: help demo test quick check fix bench bench-quick servers setup freeze build ui clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  WORKERS=4 sets how many test processes run, ARGS='-k name' goes to pytest."
 
@@ -42,6 +42,13 @@ check: setup ## Lint, formatting, types
 fix: setup ## Repair what lint and formatting can repair themselves
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+bench: setup servers ## Measure ours, the peers and the limit side by side (about an hour, on an idle machine)
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+	@$(BIN)/python -m benchmarks.report --docs > /dev/null
+
+bench-quick: setup servers ## The same for ours, ChasquiMQ and the limit only (three minutes)
+	@$(BIN)/python -m benchmarks.run --quick $(ARGS)
 
 servers: ## Find a Redis 8.6 and a Redis 7 for the tests, or get them (once, about three minutes)
 	@echo "==> Looking for Redis 8.6"

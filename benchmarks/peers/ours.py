@@ -1,0 +1,146 @@
+"""Ours: AsyncQueue and Consumer, or Queue and plain functions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from stage import QUEUE, Peer, fires, main
+
+from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.core.job import Job, NewJob
+from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.engine.consumer import Consumer
+from airflow_provider_chasqui.queue import AsyncQueue, Queue
+
+PLAIN_THREADS = 8
+
+
+class Ours(Peer):
+    async def open(self) -> None:
+        self.queue = AsyncQueue(QUEUE, self.url)
+        self.blocking = Queue(QUEUE, self.url)
+        self.tasks: list[Any] = []
+        if self.kind == "plain":
+            self.add = self._add_plain  # type: ignore[method-assign]
+
+    async def add(self, payload: Any) -> None:
+        await self.queue.add(payload)
+
+    async def _add_plain(self, payload: Any) -> None:
+        self.blocking.add(payload)
+
+    async def add_bulk(self, payloads: list[Any]) -> None:
+        if self.kind == "plain":
+            self.blocking.add_many([NewJob(payload) for payload in payloads])
+        else:
+            await self.queue.add_many([NewJob(payload) for payload in payloads])
+
+    async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
+        at = datetime.fromtimestamp(due_ms / 1000, UTC)
+        await self.queue.add_many([NewJob(payload, at=at) for payload in payloads])
+
+    async def start(self, handler: Callable[[Any], Any]) -> None:
+        if self.kind == "plain":
+
+            def run(job: Job) -> None:
+                handler(job.payload)
+        else:
+
+            async def run(job: Job) -> None:  # type: ignore[misc]
+                await handler(job.payload)
+
+        concurrency = PLAIN_THREADS if self.kind == "plain" else self.concurrency
+        config = ConsumerConfig(
+            events=self.events, concurrency=concurrency, max_payload_bytes=2 << 20
+        )
+        self.tasks.append(asyncio.ensure_future(Consumer(self.queue, run, config).run()))
+
+    def left(self, jobs: int) -> int:
+        keys = self.queue.keys
+        left = self.redis.total(("XLEN", keys.stream), ("ZCARD", keys.delayed))
+        if self.events:
+            left += max(0, 2 * jobs - self.redis.events(keys.events))
+        return left
+
+    async def replay(self) -> dict[str, Any]:
+        began = time.perf_counter()
+        report = await self.queue.replay()
+        took = time.perf_counter() - began
+        left = self.redis.total(("XLEN", self.queue.keys.dlq))
+        assert left == 0, f"{left} letters are left: {report}"
+        return {"seconds": took}
+
+    async def cron(self) -> dict[str, Any]:
+        count, due_ms = self.order["n"], self.order["due_ms"]
+        start = datetime.fromtimestamp(due_ms / 1000, UTC)
+        began = time.perf_counter()
+        for number in range(count):
+            await self.queue.repeat(number, Every(3_600_000), name=f"r{number}", start=start)
+        put = time.perf_counter() - began
+        return {"put_seconds": put} | await fires(self, count, due_ms)
+
+    async def progress(self) -> dict[str, Any]:
+        """How long a look at a batch takes, all of it waiting, and all of it done."""
+        count = self.order["n"]
+        began = time.perf_counter()
+        batch = await self.queue.add_batch(range(count))
+        put = time.perf_counter() - began
+        looks = []
+        for _ in range(200):
+            began = time.perf_counter()
+            await self.queue.batch(batch.id)
+            looks.append(time.perf_counter() - began)
+        looks.sort()
+        return {"put_seconds": put, "p50_ms": looks[100] * 1000, "p99_ms": looks[197] * 1000}
+
+    async def waiters(self) -> dict[str, Any]:
+        """A thousand deferred tasks in one triggerer: what waiting costs, and who wakes when."""
+        from airflow_provider_chasqui.triggers.follower import following
+
+        count, idle_s = self.order["n"], 5.0
+
+        async def open_queue() -> AsyncQueue:
+            return AsyncQueue(QUEUE, self.url)
+
+        since = await self.queue.events_tail()
+        added = await self.queue.add_many([NewJob(n) for n in range(count)])
+        async with following(self.url, QUEUE, open_queue) as follower:
+            waits = [asyncio.ensure_future(follower.job(job.id, since)) for job in added]
+            await asyncio.sleep(1.0)
+            calls, cpu = self._calls(), time.process_time()
+            await asyncio.sleep(idle_s)
+            cost = {
+                "idle_commands_s": (self._calls() - calls) / idle_s,
+                "idle_cpu": (time.process_time() - cpu) / idle_s,
+                "connections": self._clients(),
+            }
+            began = time.perf_counter()
+            await self.start(_nothing)
+            await asyncio.gather(*waits)
+            return cost | {"seconds": time.perf_counter() - began}
+
+    def _calls(self) -> int:
+        stats = self.redis.ask("INFO", "stats").decode()
+        return int(stats.partition("total_commands_processed:")[2].split()[0])
+
+    def _clients(self) -> int:
+        return len(self.redis.ask("CLIENT", "LIST").splitlines())
+
+
+async def _nothing(_: Any) -> None:
+    await asyncio.sleep(0)
+
+
+Ours.extras = {
+    "replay": Ours.replay,
+    "cron": Ours.cron,
+    "progress": Ours.progress,
+    "waiters": Ours.waiters,
+}
+
+if __name__ == "__main__":
+    main(Ours)
