@@ -81,12 +81,15 @@ class SparkSubmission(SparkSubmitOperator):
         self._need_spark()
         secret = connection.dump(target)
         with self._kept("py_files", "files", "conf"):
-            self.py_files = _listed(self.py_files, str(build_zip(folder)))
+            code = str(build_zip(folder))
+            self.py_files = _listed(self.py_files, code)
             self.conf = dict(self.conf or {})
             self._hook = None
             form = _form(super()._get_hook())
             if form == "client":
-                environment = {connection.VARIABLE: secret, **variables}
+                # Spark looks for data sources before it knows of --py-files.
+                path = os.pathsep.join(filter(None, (code, os.environ.get("PYTHONPATH"))))
+                environment = {connection.VARIABLE: secret, "PYTHONPATH": path, **variables}
             elif form == "yarn":
                 self.files = _listed(self.files, _secret_file(folder / connection.FILE, secret))
                 self.conf |= {f"spark.yarn.appMasterEnv.{k}": v for k, v in variables.items()}

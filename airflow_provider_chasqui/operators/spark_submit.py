@@ -113,14 +113,14 @@ class ChasquiSparkSubmitOperator(SparkSubmission):
             if handle["batch_id"] is None:
                 raise BadInput("jobs with ids of their own (jobId) are no batch to wait for")
             if self.deferrable:
-                self._defer(queue.name, ship_id, since, handle)
+                self._defer(queue.name, ship_id, since)
             return self._finish(context, handle, self._wait(hook, queue.name, ship_id, since))
 
-    def execute_complete(
-        self, context: Context, event: dict[str, Any], handle: dict[str, Any]
-    ) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the trigger fired."""
-        return self._finish(context, handle, event)
+        with ChasquiHook(self.chasqui_conn_id) as hook:
+            ship_id = self.ship_id or derived_id(context["ti"])
+            return self._finish(context, self._handle(hook.queue(self.queue_name), ship_id), event)
 
     def _source(self) -> dict[str, Any] | None:
         """Return what is to be shipped, or None if the application ships it itself."""
@@ -201,7 +201,7 @@ class ChasquiSparkSubmitOperator(SparkSubmission):
             "dead": seen.dead,
         }
 
-    def _defer(self, queue_name: str, ship_id: str, since: str, handle: dict[str, Any]) -> None:
+    def _defer(self, queue_name: str, ship_id: str, since: str) -> None:
         from airflow_provider_chasqui.triggers.batch import ChasquiBatchTrigger
 
         self.defer(
@@ -216,7 +216,6 @@ class ChasquiSparkSubmitOperator(SparkSubmission):
                 chasqui_conn_id=self.chasqui_conn_id,
             ),
             method_name="execute_complete",
-            kwargs={"handle": handle},
             timeout=options.span(self.wait_timeout, "wait_timeout"),
         )
 

@@ -27,6 +27,17 @@ sys.path[:] = [each for each in sys.path if os.path.realpath(each or ".") != {st
 """
 
 
+# What applications that tests submit take of the machine.
+DEFAULTS = """spark.cores.max 2
+spark.executor.cores 2
+spark.executor.memory 512m
+spark.driver.memory 512m
+spark.driver.host 127.0.0.1
+spark.default.parallelism 2
+spark.sql.shuffle.partitions 2
+"""
+
+
 class Cluster:
     """Processes of a cluster. Spark speculates only between workers that have different hosts."""
 
@@ -34,6 +45,8 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="chasqui-spark-"))
         (self.folder / "hidden").mkdir()
         (self.folder / "hidden" / "sitecustomize.py").write_text(HIDE)
+        (self.folder / "conf").mkdir()
+        (self.folder / "conf" / "spark-defaults.conf").write_text(DEFAULTS)
         self.events = self.folder / "events"
         self.events.mkdir()
         self.zip = build_zip(self.folder)

@@ -22,7 +22,7 @@ from tests.servers import RedisServer
 from tests.spark import faults
 from tests.spark.shipping import assert_exact, leftovers, numbers, ship, where
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(600)]
 
 ROWS = 20_000
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions
 from airflow_provider_chasqui.store.target import Target, Tls, from_url
 from tests.provider.conftest import connection_json
 from tests.servers import RedisServer, free_port
-from tests.spark.test_operators import HERE, airflow, dag_file
+from tests.spark.test_operators import HERE, LEFT_OPEN, airflow, dag_file
 
 __all__ = ["airflow", "dag_file"]
 
@@ -62,8 +62,9 @@ class Watcher(threading.Thread):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
-def test_the_password_is_nowhere(
+@pytest.mark.timeout(600)
+@LEFT_OPEN
+def test_an_application_writes_to_the_queue_itself_and_shows_no_password(
     airflow: Any,
     dag_file: Any,
     cluster: Any,
@@ -74,28 +75,41 @@ def test_the_password_is_nowhere(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    from airflow.sdk import timezone
+
+    date = timezone.datetime(2026, 5, 17)
     canary, flag, port = f"canary-{secrets.token_hex(8)}", tmp_path / "seen", free_port()
     with RedisServer.start(redis86_binary, "--requirepass", canary) as server:
         login = json.loads(connection_json(server.url, "native")) | {"password": canary}
         monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", json.dumps(login))
         url = server.url.replace("redis://", f"redis://:{canary}@")
         file = dag_file(
-            "Submit", queue_name=queue_name, application=str(HERE / "injected.py"), inject=True,
-            application_args=[queue_name, str(flag)], verbose=True, executor_memory="512m",
+            "Submit", queue_name, queue_name=queue_name, inject=True,
+            application=str(HERE / "injected.py"),
+            application_args=[queue_name, str(flag)], verbose=True,
             conf={
                 "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(cluster.events),
-                "spark.ui.port": str(port),
+                "spark.ui.port": str(port), "spark.eventLog.compress": "false",
             },
         )  # fmt: skip
         with Queue(queue_name, url) as queue:
             watcher = Watcher(port, flag, lambda: queue.depth().waiting == 1000)
             watcher.start()
             try:
-                run = airflow(file, "one")
+                run = airflow(file, queue_name, date)
             finally:
                 watcher.over.set()
                 watcher.join()
-        assert run.state == "success"
+            assert run.state == "success"
+            handle = run.xcom("it")
+            assert (handle["total"], handle["queue_name"]) == (1000, queue_name)
+            assert f"{queue_name}~it~" in handle["batch_id"]
+            # The same run again finds its ship complete and submits nothing.
+            submitted = cluster.log("master").count("Registering app")
+            assert submitted
+            assert airflow(file, queue_name, date).state == "success"
+            assert cluster.log("master").count("Registering app") == submitted
+            assert queue.depth().waiting == 1000
     written = capfd.readouterr()
     found = {
         "the process list": "\n".join(watcher.processes),

@@ -125,6 +125,25 @@ def test_what_cannot_be_written_is_refused_before_a_task_starts(
 
 
 @pytest.mark.spark
+@pytest.mark.interop
+@pytest.mark.timeout(180)
+def test_the_real_chasquimq_runs_a_ship(rows: Any, queue: Queue, native_server: Server) -> None:
+    """Their worker and their promoter: jobs for now from one ship, delayed ones from another."""
+    from tests.interop.fleet import Peer, wait_for_runs
+
+    record = f"runs:{queue.name}"
+    ship(rows.limit(300), queue, "now", name="mail")
+    ship(rows.limit(50), queue, "later", delay="100ms", retry="3")
+    with Peer.start() as peer:
+        number = peer.work(native_server.url, queue.name, record=record, plan={}, concurrency=4)
+        found = wait_for_runs(native_server.url, record, 350)
+        peer.stop(number)
+    assert len({run.id for run in found}) == len(found) == 350
+    assert sorted(run.data["id"] for run in found if run.name == "mail") == list(range(300))
+    assert {run.id.rsplit(":", 2)[0] for run in found} == {"batch:now", "batch:later"}
+
+
+@pytest.mark.spark
 @pytest.mark.timeout(180)
 def test_executors_have_our_code_from_the_zip_alone(spark: Any) -> None:
     def home(_: Any) -> str:
