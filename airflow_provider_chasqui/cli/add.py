@@ -34,7 +34,7 @@ def add(
     queue: QueueName,
     server: Server,
     data: Annotated[
-        str, typer.Argument(metavar="[PAYLOAD]", help="The payload, in JSON; - reads it.")
+        str, typer.Argument(metavar="PAYLOAD", help="The payload, in JSON; - reads it.")
     ] = "null",
     name: Annotated[str, typer.Option(help="Which handler runs it.")] = "",
     id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
@@ -45,7 +45,7 @@ def add(
         typer.Option(parser=span, metavar="SPAN", help="Keep --id taken for this long."),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="Overrides the worker's.")
+        int | None, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Overrides the worker's.")
     ] = None,
     lines: Annotated[
         Path | None,

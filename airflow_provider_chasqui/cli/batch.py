@@ -32,7 +32,8 @@ def batch(
     server: Server,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has ended.")] = False,
     timeout: Annotated[
-        timedelta, typer.Option(parser=span, metavar="SPAN", help="How long to wait.")
+        timedelta,
+        typer.Option(parser=span, metavar="SPAN", show_default="1h", help="How long to wait."),
     ] = timedelta(hours=1),
     dead: Annotated[
         int, typer.Option(metavar="N", min=0, max=1_000_000, help="Name up to N dead jobs.")

@@ -139,7 +139,7 @@ def replay(
     limit: Limit = 100,
     all: All = False,
     budget: Annotated[
-        int | None, typer.Option(min=1, help="Leave jobs that were replayed so often.")
+        int | None, typer.Option(metavar="N", min=1, help="Leave jobs that were replayed so often.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

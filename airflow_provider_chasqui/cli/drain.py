@@ -32,7 +32,9 @@ def drain_rsmq(
     name: Annotated[
         str | None, typer.Option(help="Name of the jobs; else rsmq:RSMQ_QUEUE.")
     ] = None,
-    max: Annotated[int | None, typer.Option(min=1, help="At most so many messages.")] = None,
+    max: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many messages.")
+    ] = None,
     parse: Annotated[
         bool, typer.Option("--parse", help="Messages are JSON: make the value the payload.")
     ] = False,

@@ -31,7 +31,9 @@ def events(
     event: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only these, as completed or dlq.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="End after so many; 0: never.")] = 0,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=0, help="End after so many; 0: never.")
+    ] = 0,
     follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
     json: AsJson = False,
 ) -> None:

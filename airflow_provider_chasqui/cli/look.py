@@ -125,9 +125,11 @@ def watch(
     server: Server,
     group: Group = "default",
     interval_ms: Annotated[
-        int, typer.Option(min=1, max=86_400_000, help="How often to look.")
+        int, typer.Option(metavar="MS", min=1, max=86_400_000, help="How often to look.")
     ] = 1000,
-    count: Annotated[int, typer.Option(min=0, help="End after so many looks; 0: never.")] = 0,
+    count: Annotated[
+        int, typer.Option(metavar="N", min=0, help="End after so many looks; 0: never.")
+    ] = 0,
     json: AsJson = False,
 ) -> None:
     """Watch a queue live, until Ctrl-C. With --json, one line for each look."""

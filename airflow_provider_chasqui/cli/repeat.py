@@ -98,7 +98,7 @@ def facts(each: RepeatStatus) -> dict[str, Any]:
 def add_repeat(
     queue: QueueName,
     server: Server,
-    data: Annotated[str, typer.Argument(metavar="[PAYLOAD]", help="In JSON.")] = "null",
+    data: Annotated[str, typer.Argument(metavar="PAYLOAD", help="In JSON.")] = "null",
     every: Annotated[
         timedelta | None,
         typer.Option(parser=span, metavar="SPAN", help="Fire this often, as 30s or 1h."),
@@ -109,7 +109,9 @@ def add_repeat(
     tz: Annotated[str | None, typer.Option(help="Of --cron, as Europe/Berlin.")] = None,
     name: Annotated[str, typer.Option(help="Which handler runs the jobs.")] = "",
     key: Annotated[str | None, typer.Option(help="A key of your own.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Fire so often at most.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Fire so often at most.")
+    ] = None,
     start: Annotated[
         datetime | None, typer.Option(parser=moment, metavar="TIME", help="Not before.")
     ] = None,
@@ -118,7 +120,9 @@ def add_repeat(
     ] = None,
     when_missed: Annotated[
         Missed | None,
-        typer.Option("--missed", parser=missed, metavar="skip|fire-once|fire-all:N"),
+        typer.Option(
+            "--missed", parser=missed, metavar="POLICY", help="skip, fire-once or fire-all:N."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:

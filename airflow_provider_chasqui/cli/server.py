@@ -24,7 +24,9 @@ _RETRIES = 6
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 Group = Annotated[str, typer.Option("--group", metavar="NAME", help="Consumer group.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="At most so many.")
+]
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,7 @@ def _options(
         str | None,
         typer.Option(
             "--url", "--redis-url", metavar="URL", rich_help_panel=_PANEL, show_default=LOCAL,
-            help="redis://, rediss:// (TLS), unix://, redis+sentinel://, redis+cluster:// "
-            "Else CHASQUI_URL.",
+            help="redis://, rediss:// (TLS), unix://, … Else CHASQUI_URL.",
         ),
     ] = None,
     username: Annotated[

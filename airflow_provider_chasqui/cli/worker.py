@@ -56,39 +56,68 @@ def worker(
     concurrency: Annotated[
         int,
         typer.Option(
-            "--concurrency", "-c", min=1, max=100_000, help="Jobs at once, per queue and process.",
+            "--concurrency",
+            "-c",
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Jobs at once, per queue and process.",
         ),
     ] = 100,
-    processes: Annotated[int, typer.Option("--processes", "-p", min=1, max=1024)] = 1,
+    processes: Annotated[
+        int, typer.Option("--processes", "-p", metavar="N", min=1, max=1024, help="How many.")
+    ] = 1,
     max_attempts: Annotated[
-        int, typer.Option(min=0, max=U32_MAX, help="Runs of a job that does not say itself.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=U32_MAX, help="Runs of a job that does not say itself."
+        ),
     ] = 25,
     store_results: Annotated[
         bool, typer.Option("--store-results", help="Keep what handlers return.")
     ] = False,
     result_life: Annotated[
-        timedelta, typer.Option(parser=span, metavar="SPAN", help="How long results are kept.")
+        timedelta,
+        typer.Option(
+            parser=span, metavar="SPAN", show_default="1h", help="How long they are kept."
+        ),
     ] = timedelta(hours=1),
     group: Annotated[str, typer.Option(metavar="NAME", help="Consumer group.")] = "default",
     claim_after: Annotated[
         timedelta,
-        typer.Option(parser=span, metavar="SPAN", help="When a dead worker's jobs are taken over."),
+        typer.Option(
+            parser=span,
+            metavar="SPAN",
+            show_default="30s",
+            help="When a dead worker's jobs are taken over.",
+        ),
     ] = timedelta(seconds=30),
     drain: Annotated[
         timedelta,
-        typer.Option(parser=span, metavar="SPAN", help="Time to finish what runs, when stopping."),
+        typer.Option(
+            parser=span,
+            metavar="SPAN",
+            show_default="30s",
+            help="Time to finish what runs, when stopping.",
+        ),
     ] = timedelta(seconds=30),
     metrics_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Serve /metrics, /healthz and /readyz here."),
+        typer.Option(
+            metavar="PORT", min=0, max=65535, help="Serve /metrics, /healthz and /readyz here."
+        ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(metavar="ADDRESS")] = "0.0.0.0",
-    log_level: Annotated[Level, typer.Option(case_sensitive=False)] = Level.info,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen.")
+    ] = "0.0.0.0",
+    log_level: Annotated[
+        Level, typer.Option(case_sensitive=False, help="How much to say.")
+    ] = Level.info,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log in JSON.")] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: restart when a .py file changes.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run jobs until SIGTERM or Ctrl-C; what runs may finish, the rest is handed back.
 
     Exit codes: 0 drained, 1 trouble, 2 bad usage, 128+n ended at once by a second signal n.
