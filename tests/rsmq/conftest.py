@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def _install(folder: Path, sign: str, command: list[str]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / sign).exists():
             folder.mkdir(parents=True, exist_ok=True)
-            subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=300)
+            subprocess.run(command, cwd=PEERS, check=True, capture_output=True, timeout=300)
 
 
 def _absent(why: str) -> None:
@@ -97,9 +98,12 @@ def chasquimq_python() -> Path:
 
 def _environment(name: str, package: str) -> Path:
     """A Python with a peer, in an environment of its own: peers want other versions than we do."""
-    folder, uv = PEERS / name, f"{sys.executable} -m uv"
-    make = f"{uv} venv -q . && {uv} pip install -q --python bin/python {package} && touch ready"
-    _install(folder, "ready", ["sh", "-c", make])
+    folder = PEERS / name
+    uv, here = f"{shlex.quote(sys.executable)} -m uv", shlex.quote(str(folder))
+    make = (
+        f"{uv} venv -q --clear {here} && {uv} pip install -q --python {here}/bin/python {package}"
+    )
+    _install(folder, "ready", ["sh", "-c", f"{make} && touch {here}/ready"])
     return folder / "bin" / "python"
 
 
