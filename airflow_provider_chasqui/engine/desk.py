@@ -11,17 +11,16 @@ from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.metrics import Metrics
 from airflow_provider_chasqui.queue import AsyncQueue, wall_clock
 
-# Handlers that take less than this on average are worth reading ahead for.
-_QUICK_S = 0.1
+# No more is read ahead than would be done in this time.
+_AHEAD_S = 0.5
 
 
 class Desk:
     """The common ground of a consumer's parts.
 
     `held` has every entry that is ours and not yet settled; the keeper renews it. `busy` counts
-    those that a worker must still run: as many as there are workers, and once more as many while
-    handlers are quick. A slow handler never has a job waiting behind it that another consumer could
-    run.
+    those that a worker must still run: as many as there are workers, and `ahead` more while
+    handlers are quick. No job waits behind a slow handler that another consumer could run.
     """
 
     def __init__(self, queue: AsyncQueue, config: ConsumerConfig):
@@ -74,7 +73,7 @@ class Desk:
     @property
     def _enough(self) -> int:
         """With that many at hand or fewer, it is time to read again."""
-        return self.config.concurrency - (0 if self.ahead else 1)
+        return self.config.concurrency + self.ahead // 2 - (0 if self.ahead else 1)
 
     async def room(self) -> int:
         """Wait until entries can be taken; return how many, 0 if the consumer stops."""
@@ -86,10 +85,24 @@ class Desk:
             await self._room.wait()
         return 0
 
+    @property
+    def hands_free(self) -> bool:
+        """Whether a worker has nothing to do."""
+        return self.busy < self.config.concurrency
+
+    async def free_hand(self) -> None:
+        """Wait until a worker has nothing to do, or the consumer stops."""
+        while not self.hands_free and not self.stopping.is_set():
+            self._room.clear()
+            await self._room.wait()
+
     def _look_ahead(self) -> None:
         if ended := self.ended - self._measured:
-            quick = self._spent_s < _QUICK_S * ended
-            self.ahead = self.config.concurrency if quick else 0
+            # Two reads: one is under way while the other is worked on.
+            self.ahead, config = 2 * self.config.read_count, self.config
+            if self._spent_s:
+                soon = config.concurrency * ended * _AHEAD_S / self._spent_s
+                self.ahead = min(self.ahead, int(soon))
             self._measured, self._spent_s = self.ended, 0.0
 
     async def quiet(self) -> None:

@@ -63,7 +63,7 @@ class Keeper:
     def _let_go(self) -> None:
         """Entries read ahead, behind handlers that turned out slow, are for others to run."""
         desk = self._desk
-        if desk.ahead and desk.ended == self._ended and len(desk.held) > len(desk.running):
+        if desk.busy > len(desk.running) and desk.ended == self._ended:
             desk.ahead = 0
             self._hand_back()
         self._ended = desk.ended

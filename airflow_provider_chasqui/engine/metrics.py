@@ -107,9 +107,12 @@ class Metrics:
         self.gauges = Gauges()
 
     def ran(self, name: str, seconds: float, ok: bool) -> None:
-        seen = self._span(name)
-        (self.completed if ok else self.failed)[name] += 1
-        seen.see(seconds)
+        tally = self.completed if ok else self.failed
+        if name in tally:  # in one step: this is counted for every job
+            dict.__setitem__(tally, name, tally[name] + 1)
+        else:
+            tally[name] += 1
+        self._span(name).see(seconds)
 
     def _span(self, name: str) -> Histogram:
         seen = self.duration.get(name)

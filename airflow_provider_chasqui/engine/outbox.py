@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from airflow_provider_chasqui.core.chunks import CHUNK_BYTES, CHUNK_JOBS, pieces
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.core.op import AnyOp, Arg
+from airflow_provider_chasqui.core.op import AnyOp
 from airflow_provider_chasqui.engine.health import Health
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class Parked:
     """An entry that goes back to the delayed set."""
 
     row: tuple[str, int, bytes]
-    event: Sequence[Arg] | None
+    event: Sequence[str | int] | None
     name: str
 
 

@@ -139,20 +139,23 @@ class Reader:
         room = await desk.room()
         if not room:
             return
-        raw = await self._read(min(room, desk.config.read_count))
+        # What comes while every worker is busy is for other consumers: no waiting for it then.
+        block_ms = desk.config.block_ms if desk.hands_free else 0
+        raw = await self._read(min(room, desk.config.read_count), block_ms)
         desk.metrics.gauges["read_at"] = time.monotonic()
         if raw:
             self._had_some = True
             await self._take(raw)
-        elif not desk.stopping.is_set():
-            if self._had_some:
-                self._settler.tell(event_fields("drained", "", desk.clock()))
-            self._had_some = False
+            return
+        if self._had_some and not desk.stopping.is_set():
+            self._settler.tell(event_fields("drained", "", desk.clock()))
+        self._had_some = False
+        if not block_ms:
+            await desk.free_hand()
 
-    async def _read(self, count: int) -> list[Any]:
+    async def _read(self, count: int, block_ms: int) -> list[Any]:
         desk, config = self._desk, self._desk.config
         portable = await self._drive.dialect() == "portable"
-        block_ms = config.block_ms
         if portable:
             # No blocking longer than the claim is due: this dialect cannot wake for idle entries.
             every = max(0.05, min(1.0, config.claim_idle_ms / 3000))

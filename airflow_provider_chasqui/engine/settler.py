@@ -17,11 +17,11 @@ from typing import Any
 from airflow_provider_chasqui.core.batch import place_of
 from airflow_provider_chasqui.core.codec import encode_job, encode_member, encode_payload
 from airflow_provider_chasqui.core.errors import ChasquiError, EncodeError
-from airflow_provider_chasqui.core.event import event_fields
+from airflow_provider_chasqui.core.event import PackedEvent, event_fields, pack_event
 from airflow_provider_chasqui.core.job import Entry
-from airflow_provider_chasqui.core.op import AnyOp, Arg
+from airflow_provider_chasqui.core.op import AnyOp
 from airflow_provider_chasqui.core.ops import delivery, looking
-from airflow_provider_chasqui.core.ops.adding import emit
+from airflow_provider_chasqui.core.ops.adding import emit_packed
 from airflow_provider_chasqui.core.ops.delivery import Burial, Settled
 from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.health import Health
@@ -72,9 +72,9 @@ class Settler:
             "progress", lambda each: looking.note_progress(keys, dict(each)),
             weight=lambda said: len(said[1]),
         )  # fmt: skip
-        self._events = Outbox[Sequence[Arg]](
-            "events", lambda events: emit(keys, events, config.events_kept)
-        )
+        self._events = Outbox[PackedEvent](
+            "events", lambda events: emit_packed(keys, events, config.events_kept),
+        )  # fmt: skip
         self._entries: tuple[Outbox[Any], ...] = (
             self._plain, self._rich, self._parked, self._burials, self._released,
         )  # fmt: skip
@@ -111,7 +111,9 @@ class Settler:
         self._rich.items.append(Settled(entry.id, entry.job.id, dead=True))
         self._wake.set()
 
-    def park(self, entry: Entry, attempt: int, wait_ms: int, event: Sequence[Arg] | None) -> None:
+    def park(
+        self, entry: Entry, attempt: int, wait_ms: int, event: Sequence[str | int] | None
+    ) -> None:
         """The job runs again later, with the given attempt number."""
         job = entry.job
         member = encode_member(job.name.encode(), encode_job(job, attempt=attempt))
@@ -130,14 +132,16 @@ class Settler:
         self._released.items.append((entry.id, encode_job(job, attempt=attempt), job.name.encode()))
         self._wake.set()
 
-    def tell(self, fields: Sequence[Arg]) -> None:
+    def tell(self, fields: Sequence[str | int]) -> None:
         """Write an event with the next flush."""
-        if not self.events_on:
-            return
+        if self.events_on:
+            self.tell_packed(pack_event(fields))
+
+    def tell_packed(self, event: PackedEvent) -> None:
         if len(self._events.items) >= _EVENTS_HELD:
             self._desk.metrics.counts["events_dropped"] += 1
             return
-        self._events.items.append(fields)
+        self._events.items.append(event)
         self._wake.set()
 
     def progress(self, job_id: str, value: bytes) -> None:

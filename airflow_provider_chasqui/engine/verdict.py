@@ -10,9 +10,8 @@ from typing import Any
 
 from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.errors import DecodeError
-from airflow_provider_chasqui.core.event import event_fields
+from airflow_provider_chasqui.core.event import event_fields, packed_active, packed_completed
 from airflow_provider_chasqui.core.job import Entry, Rejected
-from airflow_provider_chasqui.core.op import Arg
 from airflow_provider_chasqui.core.ops.delivery import Burial
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
 from airflow_provider_chasqui.engine.context import Run
@@ -43,11 +42,8 @@ class Verdict:
         if not self._settler.events_on:
             return
         job = run.entry.job
-        fields: list[Arg] = ["e", "active", "id", job.id, "ts", self._desk.clock()]
-        if job.name:
-            fields += ("n", job.name)
-        fields += ("attempt", job.attempt + 1)
-        self._settler.tell(fields)
+        event = packed_active(job.id, self._desk.clock(), job.name, job.attempt + 1)
+        self._settler.tell_packed(event)
 
     def returned(self, run: Run, value: Any) -> None:
         """The handler returned."""
@@ -113,11 +109,10 @@ class Verdict:
         self._settler.done(run.entry, value)
         if not self._settler.events_on:
             return
-        fields: list[Arg] = ["e", "completed", "id", job.id, "ts", self._desk.clock()]
-        if job.name:
-            fields += ("n", job.name)
-        fields += ("attempt", job.attempt + 1, "duration_us", int(seconds * 1e6))
-        self._settler.tell(fields)
+        event = packed_completed(
+            job.id, self._desk.clock(), job.name, job.attempt + 1, int(seconds * 1e6)
+        )
+        self._settler.tell_packed(event)
 
     def _failed(
         self, run: Run, reason: str, error: str, wait_ms: int | None, verdict: str = ""

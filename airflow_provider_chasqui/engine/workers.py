@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from airflow_provider_chasqui.core.job import Entry
@@ -24,18 +24,20 @@ class Isolated:
     """Awaits a coroutine in a context of its own, without the cost of a task.
 
     A worker runs thousands of jobs; what one of them puts into a context variable must not be seen
-    by the next.
+    by the next. `when_waiting` is called once, if the coroutine does not end in one go.
     """
 
-    __slots__ = ("_coroutine",)
+    __slots__ = ("_coroutine", "_when_waiting")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]):
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], when_waiting: Callable[[], None]):
         self._coroutine = coroutine
+        self._when_waiting = when_waiting
 
     def __await__(self) -> Generator[Any, Any, Any]:
         coroutine, context = self._coroutine, contextvars.copy_context()
         try:
             waits_for = context.run(coroutine.send, None)
+            self._when_waiting()
             while True:
                 try:
                     value = yield waits_for
@@ -58,6 +60,7 @@ class Workers:
         self._settler = settler
         self._verdict = verdict
         self._task: asyncio.Task[Any] | None = None
+        self._yield_at = 0.0
         self.channel: Channel[tuple[Entry, Handler]] = Channel()
 
     async def run(self) -> None:
@@ -70,7 +73,6 @@ class Workers:
         task = asyncio.current_task()
         assert task is not None
         desk, clock = self._desk, time.perf_counter
-        yield_at = 0.0
         while (item := await self.channel.take()) is not None:
             entry, handler = item
             if entry.id in desk.lost or entry.id in desk.cancelled:
@@ -79,9 +81,9 @@ class Workers:
             run = Run(entry, handler.timeout_s)
             run.interrupt = task.cancel
             await self._run_one(task, run, handler)
-            if (now := clock()) > yield_at:
+            if clock() > self._yield_at:
                 await asyncio.sleep(0)
-                yield_at = now + _SLICE_S
+                self._yield_at = clock() + _SLICE_S
 
     async def _run_one(self, task: asyncio.Task[Any], run: Run, handler: Handler) -> None:
         verdict, job = self._verdict, run.entry.job
@@ -92,7 +94,7 @@ class Workers:
             else:
                 coroutine = handler.call(job)
             if run.deadline is None:
-                value = await Isolated(coroutine)
+                value = await Isolated(coroutine, self.channel.call_next)
             else:
                 value = await self._in_time(coroutine, run)
         except asyncio.CancelledError as error:
@@ -128,7 +130,7 @@ class Workers:
         try:
             async with asyncio.timeout_at(moment()) as limit:
                 run.on_extend = lambda: limit.reschedule(moment())
-                return await Isolated(coroutine)
+                return await Isolated(coroutine, self.channel.call_next)
         except TimeoutError as error:
             if not limit.expired():
                 raise

@@ -86,7 +86,10 @@ def settle(keys: Keys, group: str, ids: Sequence[str]) -> Choice[list[bool]]:
         "XACKDEL", keys.stream, group, "IDS", len(ids), *ids,
         parse=lambda reply: [flag == 1 for flag in reply], absent=lambda: [False] * len(ids),
     )  # fmt: skip
-    return Choice(native, settle_with(keys, group, [Settled(entry_id) for entry_id in ids]))
+    args: list[Arg] = [group, BATCH_LIFE_MS]
+    for entry_id in ids:
+        args += (entry_id, 0, 0, 0, 0, b"", 0)  # as `settle_with` says: no batch, no result
+    return Choice(native, script("settle", as_flags, [keys.stream], args))
 
 
 @dataclass(frozen=True, slots=True)
