@@ -148,7 +148,7 @@ async def work(target: Target, name: str) -> None:
             assert (await queue.wait_batch(batch.id)).dead == 1
             while await queue.repeats():
                 await asyncio.sleep(0.02)
-            # Long enough for the second to sweep the first away.
+            # One that ended takes its name out of the group.
             while {each.name for each in await queue.consumers()} - {consumer_id}:
                 await asyncio.sleep(0.02)
             consumer.stop()
