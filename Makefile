@@ -15,7 +15,7 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fix bench bench-quick servers setup freeze build ui clean
+.PHONY: help demo story test quick check fix bench bench-quick servers setup freeze build ui clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ help: ## Show this help
 
 demo: setup ## See it work: starts a server of its own, needs nothing else
 	@$(BIN)/python -m airflow_provider_chasqui.demo
+
+story: setup ## The whole story: Spark ships, workers run, letters are replayed (a few minutes)
+	@$(BIN)/python -m airflow_provider_chasqui.demo.story
 
 test: setup servers ## Run every test, on every server (sets everything up first)
 	@echo "==> Running all tests"
