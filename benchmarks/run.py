@@ -78,9 +78,17 @@ class Hall:
 
     def _due(self, who: Contender, jobs: int, order: Found) -> Found:
         lead_ms = LEAD_MS + jobs // (40 if who.slow == 1 else 4 if who.slow < 20 else 1)
-        due = order | {"n": jobs, "due_ms": int(time.time() * 1000) + lead_ms}
-        self._do(who, due | {"do": "fill"})
-        return _rate(self._do(who, due | {"do": "consume"}), jobs)
+        while True:
+            due = order | {"n": jobs, "due_ms": int(time.time() * 1000) + lead_ms}
+            try:
+                self._do(who, due | {"do": "fill"})
+                return _rate(self._do(who, due | {"do": "consume"}), jobs)
+            except Failed as failure:
+                if "took too long" not in str(failure) or lead_ms > LEAD_MS * 20:
+                    raise
+                # A busy machine: all must be there, and the worker too, before the first is due.
+                lead_ms *= 3
+                self.admin.flushall()
 
     def _latency(self, who: Contender, jobs: int, order: Found) -> Found:
         with self._start(who, order | {"do": "latency", "n": jobs}) as worker:

@@ -178,6 +178,8 @@ async def consume(peer: Peer, order: dict[str, Any]) -> dict[str, Any]:
     jobs, retry = order["n"], order["do"] == "retry"
     handled = Handled(jobs * 2 if retry else jobs, fail_first=retry)
     began_cpu = time.process_time()
+    if time.time() * 1000 > order.get("due_ms", float("inf")):
+        raise RuntimeError("starting took too long: jobs were due before the worker was there")
     await peer.start(handled.plain if peer.kind == "plain" else handled.awaited)
     await handled.all()
     while peer.left(jobs) > 0:  # noqa: ASYNC110

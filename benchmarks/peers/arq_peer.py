@@ -1,0 +1,55 @@
+"""arq: its pool adds one by one; bulk is as many at once as its documentation shows (gather)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from arq import Worker, create_pool, func
+from arq.connections import RedisSettings
+from stage import Peer, main
+
+AT_ONCE = 100
+
+
+class Arq(Peer):
+    async def open(self) -> None:
+        self.pool = await create_pool(RedisSettings.from_dsn(self.url))
+
+    async def add(self, payload: Any) -> None:
+        await self.pool.enqueue_job("work", payload)
+
+    async def add_bulk(self, payloads: list[Any]) -> None:
+        for i in range(0, len(payloads), AT_ONCE):
+            await asyncio.gather(*map(self.add, payloads[i : i + AT_ONCE]))
+
+    async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
+        due = datetime.fromtimestamp(due_ms / 1000, UTC)
+        for i in range(0, len(payloads), AT_ONCE):
+            adds = [self.pool.enqueue_job("work", each, _defer_until=due)
+                    for each in payloads[i : i + AT_ONCE]]  # fmt: skip
+            await asyncio.gather(*adds)
+
+    async def start(self, handler: Callable[[Any], Any]) -> None:
+        async def work(_: Any, payload: Any) -> None:
+            from arq import Retry
+
+            try:
+                await handler(payload)
+            except RuntimeError:
+                raise Retry from None
+
+        worker = Worker(
+            [func(work, name="work", keep_result=0)], redis_pool=self.pool,
+            max_jobs=self.concurrency, handle_signals=False,
+        )  # fmt: skip
+        self.task = asyncio.ensure_future(worker.async_run())
+
+    def left(self, jobs: int) -> int:
+        return self.redis.total(("ZCARD", "arq:queue"))
+
+
+if __name__ == "__main__":
+    main(Arq)

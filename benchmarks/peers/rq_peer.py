@@ -1,0 +1,64 @@
+"""rq: its SimpleWorker, which forks nothing, one job at a time; bulk is its enqueue_many."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+import rq_peer
+from rq import Queue, Retry, SimpleWorker
+from rq.timeouts import TimerDeathPenalty
+from stage import QUEUE, Peer, main
+
+HANDLER: list[Callable[[Any], Any]] = []
+
+
+def work(payload: Any) -> None:
+    HANDLER[0](payload)
+
+
+class Quiet(SimpleWorker):
+    death_penalty_class = TimerDeathPenalty
+
+    def _install_signal_handlers(self) -> None:
+        """Not in the main thread."""
+
+
+class Rq(Peer):
+    async def open(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.connection = redis.Redis.from_url(self.url)
+        self.queue = Queue(QUEUE, connection=self.connection)
+        self.options = {"result_ttl": 0, "retry": Retry(max=3)}
+
+    async def add(self, payload: Any) -> None:
+        self.queue.enqueue("rq_peer.work", payload, **self.options)
+
+    async def add_bulk(self, payloads: list[Any]) -> None:
+        self.queue.enqueue_many(
+            [Queue.prepare_data("rq_peer.work", (each,), **self.options) for each in payloads]
+        )
+
+    async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
+        due = datetime.fromtimestamp(due_ms / 1000, UTC)
+        for payload in payloads:
+            self.queue.enqueue_at(due, "rq_peer.work", payload, **self.options)
+
+    async def start(self, handler: Callable[[Any], Any]) -> None:
+        rq_peer.HANDLER.append(handler)
+        worker = Quiet([self.queue], connection=redis.Redis.from_url(self.url))
+        scheduled = self.order.get("due_ms") is not None
+        threading.Thread(
+            target=worker.work, kwargs={"with_scheduler": scheduled}, daemon=True
+        ).start()
+
+    def left(self, jobs: int) -> int:
+        return self.redis.total(("LLEN", f"rq:queue:{QUEUE}"), ("ZCARD", f"rq:wip:{QUEUE}"))
+
+
+if __name__ == "__main__":
+    main(Rq)

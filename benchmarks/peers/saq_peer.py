@@ -1,0 +1,53 @@
+"""saq: adds one by one; bulk is as many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from saq import Queue, Worker
+from stage import QUEUE, Peer, main
+
+AT_ONCE = 100
+
+
+class Saq(Peer):
+    async def open(self) -> None:
+        self.queue = Queue.from_url(self.url, name=QUEUE)
+        await self.queue.connect()
+        self.options = {"ttl": -1, "retries": 3} | ({"retry_delay": 0.0} if self.retries else {})
+
+    async def add(self, payload: Any) -> None:
+        await self.queue.enqueue("work", payload=payload, **self.options)
+
+    async def add_bulk(self, payloads: list[Any]) -> None:
+        for i in range(0, len(payloads), AT_ONCE):
+            await asyncio.gather(*map(self.add, payloads[i : i + AT_ONCE]))
+
+    async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
+        self.options["scheduled"] = due_ms // 1000
+        await self.add_bulk(payloads)
+
+    async def start(self, handler: Callable[[Any], Any]) -> None:
+        if self.kind == "plain":
+
+            def work(_: Any, *, payload: Any) -> None:
+                handler(payload)
+        else:
+
+            async def work(_: Any, *, payload: Any) -> None:  # type: ignore[misc]
+                await handler(payload)
+
+        worker = Worker(self.queue, [("work", work)], concurrency=self.concurrency)
+        self.task = asyncio.ensure_future(worker.start())
+
+    def left(self, jobs: int) -> int:
+        return self.redis.total(
+            ("LLEN", f"saq:{QUEUE}:queued"), ("LLEN", f"saq:{QUEUE}:active"),
+            ("ZCARD", f"saq:{QUEUE}:incomplete"),
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Saq)

@@ -1,0 +1,70 @@
+"""streaq: enqueue_many for bulk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from stage import QUEUE, Peer, main
+from streaq import Worker
+
+
+class Streaq(Peer):
+    async def open(self) -> None:
+        self.worker = Worker(redis_url=self.url, queue_name=QUEUE, concurrency=self.concurrency,
+                             handle_signals=False)  # fmt: skip
+        self.handler: Callable[[Any], Any] = lambda _: None
+        if self.kind == "plain":
+
+            @self.worker.task(ttl=0)
+            def work(payload: Any) -> None:
+                self._plain(payload)
+        else:
+
+            @self.worker.task(ttl=0)
+            async def work(payload: Any) -> None:
+                await self._awaited(payload)
+
+        self.work = work
+        self.context = self.worker.__aenter__()
+        await self.context
+
+    def _plain(self, payload: Any) -> None:
+        from streaq import StreaqRetry
+
+        try:
+            self.handler(payload)
+        except RuntimeError:
+            raise StreaqRetry("again", delay=0) from None
+
+    async def _awaited(self, payload: Any) -> None:
+        from streaq import StreaqRetry
+
+        try:
+            await self.handler(payload)
+        except RuntimeError:
+            raise StreaqRetry("again", delay=0) from None
+
+    async def add(self, payload: Any) -> None:
+        await self.work.enqueue(payload)
+
+    async def add_bulk(self, payloads: list[Any]) -> None:
+        await self.worker.enqueue_many([self.work.enqueue(payload) for payload in payloads])
+
+    async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
+        due = datetime.fromtimestamp(due_ms / 1000, UTC)
+        tasks = [self.work.enqueue(payload).start(schedule=due) for payload in payloads]
+        await self.worker.enqueue_many(tasks)
+
+    async def start(self, handler: Callable[[Any], Any]) -> None:
+        self.handler = handler
+        self.task = asyncio.ensure_future(self.worker.run_async())
+
+    def left(self, jobs: int) -> int:
+        return len(self.redis.ask("KEYS", f"streaq:{QUEUE}:task:*") or [])
+
+
+if __name__ == "__main__":
+    main(Streaq)

@@ -1,0 +1,55 @@
+"""taskiq with its Redis stream broker; delays need its scheduler process and are left out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from stage import QUEUE, Peer, main
+from taskiq import SimpleRetryMiddleware
+from taskiq.receiver import Receiver
+from taskiq_redis import RedisStreamBroker
+
+AT_ONCE, THREADS = 100, 8
+
+
+class Taskiq(Peer):
+    async def open(self) -> None:
+        self.broker = RedisStreamBroker(self.url, queue_name=QUEUE, xread_count=self.concurrency)
+        self.broker = self.broker.with_middlewares(SimpleRetryMiddleware(default_retry_count=3))
+        self.handler: Callable[[Any], Any] = lambda _: None
+        if self.kind == "plain":
+
+            def work(payload: Any) -> None:
+                self.handler(payload)
+        else:
+
+            async def work(payload: Any) -> None:  # type: ignore[misc]
+                await self.handler(payload)
+
+        self.broker.is_worker_process = self.order["do"] in ("consume", "retry", "latency")
+        self.work = self.broker.register_task(work, "work", retry_on_error=True)
+        await self.broker.startup()
+
+    async def add(self, payload: Any) -> None:
+        await self.work.kiq(payload)
+
+    async def add_bulk(self, payloads: list[Any]) -> None:
+        for i in range(0, len(payloads), AT_ONCE):
+            await asyncio.gather(*map(self.add, payloads[i : i + AT_ONCE]))
+
+    async def start(self, handler: Callable[[Any], Any]) -> None:
+        self.handler = handler
+        receiver = Receiver(self.broker, ThreadPoolExecutor(THREADS), run_startup=False,
+                            max_async_tasks=self.concurrency)  # fmt: skip
+        self.task = asyncio.ensure_future(receiver.listen(asyncio.Event()))
+
+    def left(self, jobs: int) -> int:
+        pending = self.redis.ask("XPENDING", QUEUE, "taskiq")
+        return int(pending[0]) if pending else 0
+
+
+if __name__ == "__main__":
+    main(Taskiq)
