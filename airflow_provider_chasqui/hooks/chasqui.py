@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow.sdk import BaseHook
@@ -77,6 +79,8 @@ class ChasquiHook(BaseHook):
 
     async def async_queue(self, queue_name: str | None = None) -> AsyncQueue:
         """Return a new queue for the running event loop; the caller closes it."""
+        # The first import takes a moment, and the triggerer's loop serves others meanwhile.
+        await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue")
         from airflow_provider_chasqui.queue import AsyncQueue
 
         settings = await self.aget_settings()

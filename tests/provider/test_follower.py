@@ -149,9 +149,9 @@ async def test_no_event_is_needed(queue: Queue, connected: Server, own_id: bool)
     job_id = "mine" if own_id else next(queue.add_batch([1]).job_ids())
     if own_id:
         queue.add(1, id=job_id)
-    async with follower_of(connected, queue.name, BY_LOOKING) as follower:
+    async with follower_of(connected, queue.name, Pace(recheck=0.2, first_census=60)) as follower:
         waiting = asyncio.create_task(follower.job(job_id, queue.events_tail()))
-        await until(lambda: follower.memory is not None)
+        await until(lambda: follower.memory is not None and _all_looked_at(follower))
         finish(queue, take(queue)[0], result={"ok": 1}, tell=False)
         trim_events(queue)
         assert (await soon(waiting)).status == "done"

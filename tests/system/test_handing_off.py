@@ -102,10 +102,16 @@ def test_a_person_who_fails_the_task_cancels_its_jobs(
     airflow_site: AirflowSite, queue: Queue
 ) -> None:
     """One task waits in the triggerer, the other in its own process."""
+
+    def log(task: str) -> str:
+        return airflow_site.task_log("killed_by_hand", run, task)
+
     run = airflow_site.trigger("killed_by_hand", queue=queue.name)
     wanted = {"deferred": "deferred", "here": "running"}
     until(lambda: airflow_site.task_states("killed_by_hand", run) == wanted, 90, "the waits")
     until(lambda: queue.depth().delayed == 4, 60, "the jobs")
+    for task in wanted:  # Airflow tells only a trigger that runs of the kill
+        until(lambda: "0 of 2 ended" in log(task), 60, "the wait", every=1)  # noqa: B023
     for task in wanted:
         path = f"dags/killed_by_hand/dagRuns/{run}/taskInstances/{task}"
         airflow_site.api("PATCH", path, new_state="failed")
