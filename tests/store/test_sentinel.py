@@ -133,8 +133,12 @@ def test_a_polite_failover_is_followed(open_queue: Open, fleet: Fleet, queue_nam
         assert time.monotonic() < deadline
         queue.add_many([{"payload": n} for n in range(10)])
         added += 10
+    with admin(fleet.master, password="pw") as client:
+        while client.info("replication")["role"] == "master":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
     before = stream_length(fleet.replica, queue_name, password="pw")
-    # Writes that the old master took while the new one was made may be lost; none is there twice.
+    # What the old master took until it was told may be lost; none is there twice.
     assert 1 <= before <= added
     queue.add_many([{"payload": n} for n in range(50)])
     assert stream_length(fleet.replica, queue_name, password="pw") == before + 50
