@@ -6,6 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 WORKERS ?= 2
+HOURS ?= 1
 ARGS ?=
 BIN := .venv/bin
 HEAVY := system or chaos or spark or browser or soak or wheel
@@ -15,7 +16,7 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo story test quick check fix bench bench-quick servers setup freeze build ui clean
+.PHONY: help demo story test quick soak check fix bench bench-quick servers setup freeze build ui clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +36,9 @@ test: setup servers ## Run every test, on every server (sets everything up first
 quick: setup servers ## Run the fast tests only
 	@echo "==> Running the fast tests"
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not ($(HEAVY))' $(ARGS)
+
+soak: setup servers ## Let workers run for HOURS (default 1) and see that nothing grows
+	@CHASQUI_SOAK_SECONDS=$$(( $(HOURS) * 3600 )) $(BIN)/python -m pytest -m soak $(ARGS)
 
 check: setup ## Lint, formatting, types
 	@echo "==> Checking style, format and types"

@@ -1,0 +1,41 @@
+"""The events of the hot path are packed by hand, and are the same bytes as any other."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_chasqui.core.event import (
+    event_fields,
+    pack_event,
+    packed_active,
+    packed_completed,
+)
+
+texts = st.text(max_size=40).filter(lambda text: text.encode("utf-8", "ignore") == _raw(text))
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+numbers = st.integers(0, 2**53)
+
+
+@given(texts, numbers, texts, numbers, numbers)
+def test_packed_by_hand_is_packed_alike(job_id, ts_ms, name, attempt, duration_us) -> None:
+    active = event_fields("active", job_id, ts_ms, name, attempt=attempt)
+    assert packed_active(job_id, ts_ms, name, attempt) == pack_event(active)
+    completed = event_fields(
+        "completed", job_id, ts_ms, name, attempt=attempt, duration_us=duration_us
+    )
+    assert packed_completed(job_id, ts_ms, name, attempt, duration_us) == pack_event(completed)
+
+
+def test_any_event_is_its_number_of_fields_and_the_fields() -> None:
+    count, data = pack_event(["e", "drained", "id", "", "ts", 7])
+    assert count == 7
+    assert (
+        data
+        == b"$1\r\n6\r\n$1\r\ne\r\n$7\r\ndrained\r\n$2\r\nid\r\n$0\r\n\r\n$2\r\nts\r\n$1\r\n7\r\n"
+    )
