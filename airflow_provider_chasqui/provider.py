@@ -182,7 +182,7 @@ def _option(
 
 def _config() -> dict[str, Any]:
     return {
-        "description": "How tasks that wait for jobs look at their queues.",
+        "description": "How waiting tasks look at their queues, and what the page shows.",
         "options": {
             "recheck_interval": _option(
                 "float",
@@ -199,5 +199,38 @@ def _config() -> dict[str, Any]:
             "census_interval": _option(
                 "float", "300.0", "Seconds between further passes over the queue.\n"
             ),
+            **_page_options(),
         },
+    }
+
+
+def _page_options() -> dict[str, Any]:
+    return {
+        "connections": _option(
+            "string",
+            "",
+            "Connections that the Chasqui page may use, separated by commas. Empty: all of type\n"
+            "chasqui in Airflow's database and environment; those of a secrets backend must be\n"
+            "named, for it cannot be listed.\n",
+            "chasqui_default, warehouse",
+        ),
+        "queues": _option(
+            "string",
+            "",
+            "Queues that the page shows even where it does not find them by itself, as on a Redis\n"
+            "Cluster: a name, or connection/name.\n",
+            "emails, warehouse/embeddings",
+        ),
+        "discover_queues": _option(
+            "boolean", "True", "Let the page look for queues with SCAN, a few turns at a time.\n"
+        ),
+        "mask_fields": _option(
+            "string",
+            "password, passwd, secret, token, api_key, apikey, access_key, private_key, "
+            "authorization",
+            "Fields of payloads and results whose values the page never shows; case is ignored.\n",
+        ),
+        "hide_payloads": _option(
+            "boolean", "False", "Show no payloads, results and progress on the page at all.\n"
+        ),
     }

@@ -157,8 +157,11 @@ def test_everything_can_be_reached_by_keys(reader: Reader, queue: Queue) -> None
 def test_nothing_that_can_be_pressed_is_without_a_name(reader: Reader, queue: Queue) -> None:
     bury(queue, 2)
     queue.add_batch([1, 2], batch_id="b")
-    for tab in ("", "jobs", "delayed", "batches", "letters", "repeats", "consumers"):
-        reader.open(conn="native", queue=queue.name, tab=tab)
+    reader.open(conn="native", queue=queue.name)
+    reader.one(".cq-chart")
+    for tab in ("overview", "jobs", "delayed", "batches", "letters", "repeats", "consumers"):
+        reader.one(f"#cq-tab-{tab}").click()
+        reader.one(f'#cq-tab-{tab}[aria-selected="true"]')
         reader.one("#cq-panel > *")
         nameless = reader.driver.execute_script(
             """return [...document.querySelectorAll(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -13,6 +14,7 @@ from airflow_provider_chasqui.core.ops import browsing, delivery, letter_pages
 from airflow_provider_chasqui.core.ops.letter_pages import LOOK, Span
 from airflow_provider_chasqui.core.ops.letters import Choose
 from airflow_provider_chasqui.core.ops.pulse import pulse
+from airflow_provider_chasqui.core.ops.seeking import seek
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.plugins.story import bury
@@ -184,6 +186,15 @@ def test_the_pulse_counts_what_ended_and_scales_what_it_sampled(queue: Queue) ->
     assert 27 <= sampled[4].completed <= 33
 
 
+def test_the_pulse_of_a_short_burst_is_not_taken_for_a_steady_one(queue: Queue) -> None:
+    keys, now_ms = queue.keys, 1_700_000_070_000
+    for index in range(400):  # four hundred ends within four seconds, then nothing
+        at = now_ms - 100_000 + index * 10
+        queue.drive.run(_event(keys, f"{at}-0", "completed", at))
+    beats = queue.drive.flow(pulse(keys, now_ms, 5 * 60_000, 5, 20))
+    assert [beat.completed for beat in beats] == [0, 0, 400, 0, 0]
+
+
 def _event(keys: Keys, entry_id: str, name: str, at: int):
     return command("XADD", keys.events, entry_id, "e", name, "id", "x", "ts", at, parse=as_is)
 
@@ -201,3 +212,32 @@ def test_the_timeline_of_one_job_among_many(queue: Queue) -> None:
         found += page.events
         after = page.after
     assert [event.name for event in found] == ["completed"] * 3
+
+
+def test_a_job_is_found_wherever_it_is(queue: Queue) -> None:
+    def state(job_id: str) -> tuple[str, bool]:
+        sought = queue.drive.flow(seek(queue.keys, job_id, "default", None))
+        return sought.found.state, sought.complete
+
+    waiting = queue.add(1).id
+    named = queue.add(2, id="mine", delay=timedelta(hours=1)).id
+    nameless = queue.add(3, delay=timedelta(hours=1)).id
+    queue.add_batch([1, 2], batch_id="b")
+    assert state(waiting) == state("batch:b:0:1") == ("waiting", True)
+    assert state(named) == state(nameless) == ("delayed", True)
+    assert state("nobody") == ("unknown", True)
+
+    bury(queue, 3, name="x")
+    dead = [letter.job_id for letter in queue.letters()]
+    assert {state(job_id or "") for job_id in dead} == {("dead", True)}
+    queue.add_batch([1], batch_id="held")
+    queue.drive.run(delivery.read(queue.keys, "default", "ada", 10, 0, 60_000))
+    assert state("batch:held:0:0") == ("running", True)
+
+
+def test_seeking_ends_before_the_patience_of_who_asked(queue: Queue) -> None:
+    queue.add_batch(range(40_000), batch_id="deep")
+    first, last = "batch:deep:0:0", "batch:deep:0:39999"
+    assert queue.drive.flow(seek(queue.keys, first, "default", None)).found.state == "waiting"
+    sought = queue.drive.flow(seek(queue.keys, last, "default", None))
+    assert (sought.found.state, sought.complete) == ("unknown", False)

@@ -4,7 +4,7 @@ import { useDeferredValue, useState } from "react";
 import { get, queuePath } from "./api";
 import { count } from "./format";
 import { JobId, type Where } from "./lists";
-import { Bar, Empty, Facts, From, Pager, Pending, percent, State, To, Trouble, When } from "./parts";
+import { Bar, Empty, Facts, From, Pager, Pending, percent, To, Trouble, When } from "./parts";
 import { usePoll } from "./poll";
 import type { Batch } from "./types";
 
@@ -100,13 +100,13 @@ export function BatchView({ connection, queue, id }: Where & { id: string }) {
 }
 
 export function BatchCard({ connection, queue, batch }: Where & { batch: Batch }) {
-  const state = batch.finished ? (batch.dead ? "dead" : "done") : "running";
+  const tone = batch.finished ? (batch.dead ? "bad" : "ok") : "run";
   const words = batch.finished ? (batch.dead ? "ended with dead jobs" : "done") : batch.total === null ? "being sent" : "under way";
   return (
     <section className="cq-card cq-batch" aria-label={`Batch ${batch.id}`}>
       <div className="cq-big">
         <b>{percent(batch)}</b>
-        <State state={state} /> <span className="cq-mute-text">{words}</span>
+        <span className={`cq-state cq-${tone}`}>{words}</span>
       </div>
       <Bar batch={batch} />
       <Facts

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AccessView,
+    ConnectionDetails,
+    DagAccessEntity,
+)
 from airflow.api_fastapi.core_api.security import (
     GetUserDep,
     requires_access_connection,
@@ -12,6 +18,7 @@ from airflow.api_fastapi.core_api.security import (
     requires_access_view,
 )
 from fastapi import Depends, Header, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
 
 # A form or an image of a foreign page cannot send it, and a script there needs our leave first.
 CHANGE_HEADER = "X-Chasqui-Change"
@@ -35,11 +42,18 @@ def _meant(
 may_change = [Depends(requires_access_connection("PUT")), Depends(_meant)]
 
 
-def changes(user: Any, connection_id: str) -> bool:
-    """Whether this user may change something behind this connection."""
-    from airflow.api_fastapi.app import get_auth_manager
-    from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
+async def changeable(user: Any, connection_ids: Iterable[str]) -> set[str]:
+    """Return the connections behind which this user may change something."""
+    # Some auth managers look into a database for that, which the event loop must not wait for.
+    return await run_in_threadpool(_changeable, user, tuple(connection_ids))
 
-    details = ConnectionDetails(conn_id=connection_id)
+
+def _changeable(user: Any, connection_ids: tuple[str, ...]) -> set[str]:
     manager = get_auth_manager()
-    return bool(manager.is_authorized_connection(method="PUT", details=details, user=user))
+    return {
+        each
+        for each in connection_ids
+        if manager.is_authorized_connection(
+            method="PUT", details=ConnectionDetails(conn_id=each), user=user
+        )
+    }

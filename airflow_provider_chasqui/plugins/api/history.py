@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_chasqui.core.ops.looking import Depth
+from airflow_provider_chasqui.core.ops.pulse import Beat
 
 _KEPT = 240
 _APART_MS = 4_000
@@ -60,6 +63,31 @@ class History:
         assert last.added is not None
         gained = max(0, last.added - first.added)
         return round(gained * 1000 / (last.at_ms - first.at_ms), 2)
+
+
+class Pulses:
+    """The last pulse of each queue, and whose is the stalest."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[float, list[Beat]]] = {}
+
+    def due(
+        self, connection_id: str, queues: Sequence[str], at_most: int, kept_s: float
+    ) -> list[str]:
+        """Return the queues whose pulse should be taken now, stalest first."""
+        now = time.monotonic()
+        taken = {name: self._kept.get((connection_id, name), (0.0, []))[0] for name in queues}
+        stale = [name for name, at in taken.items() if now - at >= kept_s]
+        return sorted(stale, key=lambda name: taken[name])[:at_most]
+
+    def keep(self, connection_id: str, queue: str, beats: list[Beat]) -> None:
+        """Remember a pulse."""
+        if len(self._kept) >= _QUEUES:
+            self._kept.clear()
+        self._kept[connection_id, queue] = (time.monotonic(), beats)
+
+    def of(self, connection_id: str, queue: str) -> list[Beat]:
+        return self._kept.get((connection_id, queue), (0.0, []))[1]
 
 
 def as_json(moments: list[Moment]) -> list[dict[str, Any]]:

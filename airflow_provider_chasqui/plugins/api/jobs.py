@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -10,14 +9,15 @@ from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_chasqui.core.batch import place_of
-from airflow_provider_chasqui.core.errors import ChasquiError, DecodeError, SlowServer, UnknownBatch
-from airflow_provider_chasqui.core.event import Event
+from airflow_provider_chasqui.core.errors import ChasquiError, DecodeError, UnknownBatch
+from airflow_provider_chasqui.core.event import FINAL, Event
 from airflow_provider_chasqui.core.ids import time_of
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Flow
 from airflow_provider_chasqui.core.ops import browsing, letter_pages, looking
 from airflow_provider_chasqui.core.ops.letters import Choose
 from airflow_provider_chasqui.core.ops.looking import UNKNOWN, Found
+from airflow_provider_chasqui.core.ops.seeking import seek
 from airflow_provider_chasqui.plugins.api import shown
 from airflow_provider_chasqui.plugins.api.origin import origin_of_batch, origin_of_job
 from airflow_provider_chasqui.plugins.api.reach import Line
@@ -27,8 +27,8 @@ from airflow_provider_chasqui.queue import AsyncQueue
 router = APIRouter(prefix="/connections/{connection_id}/queue/job")
 
 _PAGE = 2_000
-_PAGES = 60
-_SKEW_MS = 60_000
+_PAGES = 50
+_SKEW_MS = 3600 * 1000
 _EVENTS = 200
 
 
@@ -38,10 +38,11 @@ async def job(
 ) -> dict[str, Any]:
     """Return what is known of a job; looking for it ends after a while, and says so."""
     settings, keys = here.reach.settings, Keys(queue_name)
-    found, gave_up = await _find(line, queue_name, id)
     batch = await _batch(line, queue_name, id)
-    since = _since(id, batch)
-    events, more = await line.flow(queue_name, _timeline(keys, id, since))
+    since_ms = _since(id, batch)
+    sought = await line.flow(queue_name, seek(keys, id, line.group, since_ms))
+    events, more = await line.flow(queue_name, _timeline(keys, id, since_ms))
+    found = _judged(sought.found, events)
     letter = None
     if found.state == "dead":
         page = await line.flow(
@@ -54,7 +55,7 @@ async def job(
     return {
         "id": id,
         "state": found.state,
-        "gave_up": gave_up,
+        "gave_up": found is UNKNOWN and not sought.complete,
         "name": job.name if job else next((each.job_name for each in events if each.job_name), ""),
         "attempt": job.attempt if job else None,
         "created_at": job.created_at_ms if job else None,
@@ -72,22 +73,6 @@ async def job(
     }
 
 
-async def _find(line: Line, queue_name: str, job_id: str) -> tuple[Found, bool]:
-    """Return where a job is, and whether looking for it was given up."""
-
-    async def look(queue: AsyncQueue) -> tuple[Found, bool]:
-        try:
-            async with asyncio.timeout(1.5):
-                return await queue.find(job_id), False
-        except TimeoutError:
-            return UNKNOWN, True
-
-    try:
-        return await line.ask(queue_name, look)
-    except SlowServer:
-        return UNKNOWN, True
-
-
 async def _batch(line: Line, queue_name: str, job_id: str) -> dict[str, Any] | None:
     place = place_of(job_id)
     if place is None:
@@ -97,15 +82,23 @@ async def _batch(line: Line, queue_name: str, job_id: str) -> dict[str, Any] | N
     return None
 
 
-def _since(job_id: str, batch: dict[str, Any] | None) -> str:
-    """Where the events of a job begin: its id or its batch may say when it was made."""
+def _since(job_id: str, batch: dict[str, Any] | None) -> int | None:
+    """Return when a job was made, by its batch or its id, with room for skewed clocks."""
     made_ms = batch["created_at"] if batch else time_of(job_id)
-    return "0-0" if made_ms is None else f"{max(0, made_ms - _SKEW_MS)}-0"
+    return None if made_ms is None else max(0, made_ms - _SKEW_MS)
 
 
-def _timeline(keys: Keys, job_id: str, since: str) -> Flow[tuple[list[Event], bool]]:
+def _judged(found: Found, events: list[Event]) -> Found:
+    """What left no other trace may have left events."""
+    last = next((each for each in reversed(events) if each.name in FINAL), None)
+    if found is not UNKNOWN or last is None:
+        return found
+    return Found("done") if last.name == "completed" else Found("dead", reason=last.reason)
+
+
+def _timeline(keys: Keys, job_id: str, since_ms: int | None) -> Flow[tuple[list[Event], bool]]:
     events: list[Event] = []
-    after: str | None = since
+    after: str | None = f"{since_ms or 0}-0"
     for _ in range(_PAGES):
         page = yield browsing.job_events(keys, job_id, after or "0-0", _PAGE)
         events += page.events

@@ -14,7 +14,7 @@ from airflow_provider_chasqui.core.op import Flow
 from airflow_provider_chasqui.core.ops import browsing, looking
 from airflow_provider_chasqui.core.ops.looking import Depth
 from airflow_provider_chasqui.core.ops.pulse import Beat, pulse
-from airflow_provider_chasqui.plugins.api.access import User, changes
+from airflow_provider_chasqui.plugins.api.access import User, changeable
 from airflow_provider_chasqui.plugins.api.errors import as_json
 from airflow_provider_chasqui.plugins.api.health import health
 from airflow_provider_chasqui.plugins.api.reach import Line
@@ -26,7 +26,10 @@ router = APIRouter()
 PAGE = 50
 _SPAN_MS = 30 * 60_000
 _BEATS = 30
-_EACH = 60
+_EACH = 50
+# Pulses are the dear part: each request takes a few of them anew, those of the others are kept.
+_PULSES = 10
+_PULSE_KEPT_S = 10.0
 
 
 @router.get("/overview")
@@ -39,8 +42,9 @@ async def overview(
     """Return all connections, each with one page of its queues."""
     ids = await here.reach.connection_ids()
     shown = await asyncio.gather(*(_connection(here, each, search, page) for each in ids))
+    mine = await changeable(user, ids)
     for each in shown:
-        each["may_change"] = changes(user, each["id"])
+        each["may_change"] = each["id"] in mine
     return {"connections": shown, "page_size": PAGE, "now": now_ms()}
 
 
@@ -85,17 +89,18 @@ def _configured(settings: Settings, line: Line) -> set[str]:
     return names
 
 
-_Seen = tuple[Depth, int | None, list[Beat]]
+_Seen = tuple[Depth, int | None, list[Beat] | None]
 
 
-def _look(keys: Keys, group: str, at_ms: int) -> Flow[_Seen]:
+def _look(keys: Keys, group: str, at_ms: int, with_pulse: bool) -> Flow[_Seen]:
     flows: list[Flow[Any]] = [
         looking.depth(keys, group),
         _single(browsing.entries_added(keys.stream)),
-        pulse(keys, at_ms, _SPAN_MS, _BEATS, _EACH),
     ]
-    depth, added, beats = yield from browsing.together(flows)
-    return depth, added, beats
+    if with_pulse:
+        flows.append(pulse(keys, at_ms, _SPAN_MS, _BEATS, _EACH))
+    depth, added, *beats = yield from browsing.together(flows)
+    return depth, added, beats[0] if beats else None
 
 
 def _single(op: Any) -> Flow[Any]:
@@ -104,9 +109,10 @@ def _single(op: Any) -> Flow[Any]:
 
 async def _rows(here: State, line: Line, names: Sequence[str]) -> list[dict[str, Any]]:
     at_ms = now_ms()
+    due = set(here.pulses.due(line.connection_id, names, _PULSES, _PULSE_KEPT_S))
 
     def flow(name: str) -> Flow[_Seen]:
-        return _look(Keys(name), line.group, at_ms)
+        return _look(Keys(name), line.group, at_ms, name in due)
 
     seen: list[_Seen | ChasquiError]
     try:
@@ -132,12 +138,14 @@ def _row(
         return {"name": name, "error": as_json(seen)}
     depth, added, beats = seen
     here.history.note(line.connection_id, name, depth, added, at_ms)
+    if beats is not None:
+        here.pulses.keep(line.connection_id, name, beats)
     return {
         "name": name,
         "error": None,
         **depth_json(depth, at_ms),
         "added_per_s": here.history.added_per_second(line.connection_id, name, at_ms),
-        "beats": beats_json(beats),
+        "beats": beats_json(here.pulses.of(line.connection_id, name)),
     }
 
 

@@ -12,7 +12,7 @@ from airflow_provider_chasqui.core.ops import delivery as deliveries
 from airflow_provider_chasqui.core.ops import repeats as repeating
 from airflow_provider_chasqui.core.ops.pulse import pulse
 from airflow_provider_chasqui.plugins.api import history, shown
-from airflow_provider_chasqui.plugins.api.access import User, changes
+from airflow_provider_chasqui.plugins.api.access import User, changeable
 from airflow_provider_chasqui.plugins.api.health import health
 from airflow_provider_chasqui.plugins.api.overview import beats_json, depth_json
 from airflow_provider_chasqui.plugins.api.state import Here, TheLine, now_ms
@@ -20,7 +20,7 @@ from airflow_provider_chasqui.plugins.api.state import Here, TheLine, now_ms
 router = APIRouter(prefix="/connections/{connection_id}/queue")
 
 _BEATS = 60
-_EACH = 300
+_EACH = 200
 _CONSUMERS = 200
 
 Limit = Annotated[int, Query(ge=1, le=200)]
@@ -47,7 +47,7 @@ async def summary(
     return {
         "name": queue_name,
         "connection": line.connection_id,
-        "may_change": changes(user, line.connection_id),
+        "may_change": bool(await changeable(user, [line.connection_id])),
         "health": await health(line),
         **depth_json(depth, at_ms),
         "added_per_s": here.history.added_per_second(line.connection_id, queue_name, at_ms),

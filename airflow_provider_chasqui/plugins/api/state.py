@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from airflow_provider_chasqui.plugins.api.catalog import Catalog
-from airflow_provider_chasqui.plugins.api.history import History
+from airflow_provider_chasqui.plugins.api.history import History, Pulses
 from airflow_provider_chasqui.plugins.api.reach import Line, Reach
 
 
@@ -18,6 +18,7 @@ class State:
     def __init__(self) -> None:
         self.reach = Reach()
         self.history = History()
+        self.pulses = Pulses()
         self._catalogs: dict[str, Catalog] = {}
 
     def catalog(self, connection_id: str) -> Catalog:

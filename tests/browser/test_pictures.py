@@ -1,0 +1,111 @@
+"""How the page looks, light and dark, wide and narrow: nothing sticks out of it.
+
+With CHASQUI_PICTURES=1 the pictures of docs/ui.md are taken anew.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_chasqui.core.policy import RetryDefaults
+from airflow_provider_chasqui.queue import Queue
+from tests.browser.reader import Reader
+from tests.plugins.site import World
+from tests.plugins.story import bury, worker
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400), pytest.mark.xdist_group("airflow")]
+
+_SUM = """
+const shown = document.querySelector('.cq');
+const ink = getComputedStyle(shown).color.match(/[0-9.]+/g).slice(0, 3).map(Number);
+return [ink[0] + ink[1] + ink[2], shown.scrollWidth - shown.clientWidth];
+"""
+
+
+@pytest.fixture
+def scene(the_world: World) -> Iterator[str]:
+    """A queue on which something of everything has happened; its worker goes on."""
+    url, dice = the_world.url("native"), random.Random(7)
+    with Queue("emails", url) as queue:
+        queue.drive.dialect()
+        bury(
+            queue, 140, name="newsletter",
+            error="ConnectionError: the mail server said no (smtp.example.org:25)",
+            payload=lambda n: {"to": f"reader{n}@example.org", "api_key": "k", "lang": "en"},
+        )  # fmt: skip
+        bury(queue, 9, name="welcome", reason="timeout", error="TimeoutError: over 30 s")
+        queue.add_many(
+            {"payload": {"n": n}, "name": "reminder", "delay": timedelta(hours=n + 1)}
+            for n in range(40)
+        )
+        for index, jobs in enumerate((1200, 400, 90)):
+            queue.add_batch([{"n": n} for n in range(jobs)], batch_id=f"spring-{index + 1}")
+
+        def handle(job) -> None:
+            time.sleep(0.01 + dice.random() / 50)
+            if dice.random() < 0.02:
+                raise RuntimeError("SMTP 550: mailbox unavailable")
+
+        retry = RetryDefaults(max_attempts=1)
+        with worker(url, "emails", handle, concurrency=4, retry=retry):
+            yield "emails"
+
+
+VIEWS: dict[str, tuple[dict[str, str], str]] = {
+    "overview": ({}, ".cq-table"),
+    "queue": ({"queue": "emails"}, ".cq-chart"),
+    "batches": ({"queue": "emails", "tab": "batches"}, ".cq-bar"),
+    "letters": ({"queue": "emails", "tab": "letters"}, ".cq-letters tbody tr"),
+    "job": (
+        {"queue": "emails", "job": "batch:spring-1:0:0"},
+        ".cq-timeline .cq-ok, .cq-timeline .cq-bad",
+    ),
+}
+
+
+LOOKS = [
+    ("light", 1440, tuple(VIEWS)),
+    ("dark", 1440, tuple(VIEWS)),
+    ("light", 900, ("queue",)),
+    ("dark", 900, ("overview", "letters")),
+]
+
+
+def test_every_view_in_both_looks_and_nothing_sticks_out(
+    reader: Reader, scene: str, pictures: Path, tmp_path: Path
+) -> None:
+    inks: dict[str, set[float]] = {"light": set(), "dark": set()}
+    for look, width, views in LOOKS:
+        reader.driver.set_window_size(width, 1000)
+        reader.theme(look)
+        for name in views:
+            place, sign = VIEWS[name]
+            reader.open(**({"conn": "native"} | place if place else {}))
+            reader.one(sign)
+            bright, sticks_out = reader.driver.execute_script(_SUM)
+            inks[look].add(bright)
+            assert sticks_out <= 0, (name, look, width)
+            reader.keep(pictures if width == 1440 else tmp_path, f"{name}-{look}")
+    assert max(inks["light"]) < min(inks["dark"])
+
+
+def test_a_letter_and_the_tabs_of_airflows_own_pages(
+    reader: Reader, scene: str, sent: str, pictures: Path
+) -> None:
+    reader.theme("light")
+    reader.open(conn="native", queue="emails", tab="letters", name="newsletter")
+    reader.one(".cq-row-open").click()
+    reader.one('dialog [aria-label="Payload"]')
+    reader.keep(pictures, "letter-light")
+    reader.open(f"/dags/newsletter/runs/{sent}/tasks/send/plugin/chasqui-task")
+    reader.one(".cq-batch")
+    reader.keep(pictures, "task-light")
+    reader.open("/dags/newsletter/plugin/chasqui-dag")
+    reader.one(".cq-tab .cq-bar")
+    reader.keep(pictures, "dag-light")
