@@ -29,7 +29,8 @@ def build_zip(folder: Path) -> Path:
     package = files("airflow_provider_chasqui")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, raw in sorted(_contents(package)):
-            archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), raw)
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
+            archive.writestr(entry, raw, zipfile.ZIP_DEFLATED)
     return target
 
 

@@ -44,7 +44,7 @@ def cut(key: str, start: Id, end: Id, parts: int) -> Flow[list[tuple[str, str]]]
     low, high = parse_id(first[0][0].decode())[0], end[0] + 1
     spans = [(low, high)]
     for _ in range(_ROUNDS if parts > 1 else 0):
-        spans = yield from _occupied(key, spans)
+        spans = (yield from _occupied(key, spans)) or spans
     edges = _divide(spans, parts)
     starts = [f"{start[0]}-{start[1]}", *(f"{edge}-0" for edge in edges)]
     ends = [*(f"({edge}-0" for edge in edges), f"{end[0]}-{end[1]}"]
@@ -57,14 +57,21 @@ def _occupied(key: str, spans: list[tuple[int, int]]) -> Flow[list[tuple[int, in
     for low, high in spans:
         step = max(1, -(-(high - low) // each))
         cells += [(at, min(at + step, high)) for at in range(low, high, step)]
-    found = yield [page(key, f"{low}-0", f"({high}-0", 1) for low, high in cells]
-    joined: list[tuple[int, int]] = []
-    for (low, high), entries in zip(cells, found, strict=True):
-        if entries and joined and joined[-1][1] == low:
-            joined[-1] = (joined[-1][0], high)
-        elif entries:
-            joined.append((low, high))
-    return joined
+    # From both sides, so that the next round looks only where something is.
+    edges = yield [
+        probe
+        for low, high in cells
+        for probe in (
+            page(key, f"{low}-0", f"({high}-0", 1),
+            command("XREVRANGE", key, f"({high}-0", f"{low}-0", "COUNT", 1, parse=as_is),
+        )
+    ]
+    found: list[tuple[int, int]] = []
+    for first, last in zip(edges[::2], edges[1::2], strict=True):
+        if first and last:
+            low, high = (parse_id(each[0][0].decode())[0] for each in (first, last))
+            found.append((low, high + 1))
+    return found
 
 
 def _divide(spans: list[tuple[int, int]], parts: int) -> list[int]:

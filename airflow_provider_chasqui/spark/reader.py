@@ -77,8 +77,10 @@ class ViewReader(DataSourceReader):
                     pages = _due_pages(queue, partition)
                 case BitRange():
                     pages = self._bit_pages(queue, partition)
-                case _:
+                case AllResults():
                     pages = _all_results(queue)
+                case _:
+                    return  # Spark asks even where there are no ranges
             for page in pages:
                 yield table.batch(page)
 

@@ -36,6 +36,8 @@ _COLUMNS = {
 STRUCT = "data"
 
 Row = tuple[Any, ...]
+# The columns, the payload's bytes if it can be read, and the bytes to show.
+Made = tuple[Row, bytes | None, bytes | None]
 
 
 def columns_of(options: ReadOptions) -> str:
@@ -61,7 +63,7 @@ class Table:
     def __init__(self, options: ReadOptions, schema: StructType):
         self._queue = options.queue
         self._schema = arrow_schema(schema)
-        self._row: Callable[[Any], tuple[Row, bytes | None]] = {
+        self._row: Callable[[Any], Made] = {
             "jobs": self._job,
             "dlq": self._letter,
             "delayed": self._member,
@@ -74,10 +76,10 @@ class Table:
     def batch(self, raws: Sequence[Any]) -> pa.RecordBatch:
         rows = []
         for raw in raws:
-            row, body = self._row(raw)
+            row, body, shown = self._row(raw)
             if self._has_payload:
                 value, text = _payload(body)
-                row += (text, body)
+                row += (text, shown)
                 if self._fit:
                     row += (self._fit(value),)
             rows.append((self._queue, *row))
@@ -88,30 +90,31 @@ class Table:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _job(self, raw: Any) -> tuple[Row, bytes | None]:
+    def _job(self, raw: Any) -> Made:
         entry = delivery.delivery(raw, 2**62)
         at = _micros(int(entry.id.partition("-")[0]))
         if isinstance(entry, Rejected):
-            return (entry.id, at, *_columns(None, entry.name)), entry.raw
-        return (entry.id, at, *_columns(entry.job)), entry.job.body
+            return (entry.id, at, *_columns(None, entry.name)), None, entry.raw
+        return (entry.id, at, *_columns(entry.job)), entry.job.body, entry.job.body
 
-    def _letter(self, raw: Any) -> tuple[Row, bytes | None]:
+    def _letter(self, raw: Any) -> Made:
         each = letters.letter(raw)
         row = (
             each.id, _micros(letters.buried_at_ms(each)), *_columns(each.job, each.name),
             each.reason, each.detail, each.error, each.attempts, each.source_id,
         )  # fmt: skip
-        return row, each.job.body if each.job else each.raw
+        body = each.job.body if each.job else None
+        return row, body, each.raw if body is None else body
 
-    def _member(self, raw: Any) -> tuple[Row, bytes | None]:
+    def _member(self, raw: Any) -> Made:
         member, due_ms = raw
         try:
             job = decode_member(member)
         except DecodeError:
-            return (_micros(due_ms), *_columns(None)), member
-        return (_micros(due_ms), *_columns(job)), job.body
+            return (_micros(due_ms), *_columns(None)), None, member
+        return (_micros(due_ms), *_columns(job)), job.body, job.body
 
-    def _event(self, raw: Any) -> tuple[Row, bytes | None]:
+    def _event(self, raw: Any) -> Made:
         fields = [field.decode("utf-8", "replace") for field in raw[1]]
         each = parse_event(raw[0].decode(), dict(zip(fields[::2], fields[1::2], strict=False)))
         row = (
@@ -119,11 +122,11 @@ class Table:
             each.job_name or None, each.attempt, each.duration_us, each.backoff_ms, each.delay_ms,
             each.reason, _batch(each.job_id),
         )  # fmt: skip
-        return row, None
+        return row, None, None
 
-    def _result(self, raw: Any) -> tuple[Row, bytes | None]:
+    def _result(self, raw: Any) -> Made:
         job_id, body = raw
-        return (job_id, _batch(job_id)), body
+        return (job_id, _batch(job_id)), body, body
 
 
 def _micros(at_ms: int) -> int:

@@ -17,7 +17,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.spark import faults
 from tests.spark.shipping import assert_exact, leftovers, numbers, settle_all, ship
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROWS, PARTS = 20_000, 4
 SAFE = [{"delivery": "staged"}, {"delivery": "dedup", "dedupKey": "id"}]

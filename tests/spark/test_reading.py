@@ -51,7 +51,7 @@ def used(queue: Queue) -> Queue:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_jobs_are_read_and_stay_where_they_are(spark: Any, used: Queue) -> None:
     add(used, used.keys.stream, "*")
     before = used.depth()
@@ -69,7 +69,7 @@ def test_jobs_are_read_and_stay_where_they_are(spark: Any, used: Queue) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_letters_are_chosen_in_sql_and_replayed_once(spark: Any, used: Queue) -> None:
     letters = view(spark, used, "dlq")
     assert {row["error"]: row["count"] for row in letters.groupBy("error").count().collect()} == {
@@ -92,7 +92,7 @@ def test_letters_are_chosen_in_sql_and_replayed_once(spark: Any, used: Queue) ->
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_results_delayed_and_events_are_tables_too(spark: Any, used: Queue) -> None:
     from datetime import timedelta
 

@@ -125,7 +125,7 @@ def test_an_application_writes_to_the_queue_itself_and_shows_no_password(
         "the driver's log": f"the queue {queue_name} has 1000 jobs",
         "the event log": "injected.py",
         "the UI": "injected.py",
-        "the logs of the executors": "PythonRunner",
+        "the logs of the executors": "CoarseGrainedExecutorBackend",
     }
     for place, text in found.items():
         assert signs[place] in text, f"{place} was not looked at"

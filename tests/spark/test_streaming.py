@@ -14,7 +14,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.spark import faults
 from tests.spark.shipping import entries, leftovers, where
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def emit(queue: Queue, first: int, count: int) -> None:

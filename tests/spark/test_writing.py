@@ -27,7 +27,7 @@ def rows(spark: Any) -> Any:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [
     {"delivery": "staged"}, {"delivery": "dedup", "dedupKey": "id"}, {"delivery": "direct"},
 ], ids=lambda each: each["delivery"])  # fmt: skip
@@ -47,7 +47,7 @@ def test_a_ship_is_a_batch_that_ends(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_every_type_arrives_as_documented(spark: Any, queue: Queue) -> None:
     df = spark.sql(
         """
@@ -72,7 +72,7 @@ def test_every_type_arrives_as_documented(spark: Any, queue: Queue) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_rows_say_when_and_under_which_id(spark: Any, queue: Queue) -> None:
     df = spark.sql(
         "SELECT id, concat('order-', id) AS key, IF(id = 0, NULL, now() + INTERVAL 1 HOUR) AS at "
@@ -91,7 +91,7 @@ def test_rows_say_when_and_under_which_id(spark: Any, queue: Queue) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_complete_ship_is_skipped_refused_or_sent_anew(rows: Any, queue: Queue) -> None:
     ship(rows.limit(0), queue, "empty")
     assert queue.batch("empty").finished
@@ -110,7 +110,7 @@ def test_a_complete_ship_is_skipped_refused_or_sent_anew(rows: Any, queue: Queue
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_what_cannot_be_written_is_refused_before_a_task_starts(
     spark: Any, rows: Any, queue: Queue
 ) -> None:
@@ -126,7 +126,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_starts(
 
 @pytest.mark.spark
 @pytest.mark.interop
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_the_real_chasquimq_runs_a_ship(rows: Any, queue: Queue, native_server: Server) -> None:
     """Their worker and their promoter: jobs for now from one ship, delayed ones from another."""
     from tests.interop.fleet import Peer, wait_for_runs
@@ -144,7 +144,7 @@ def test_the_real_chasquimq_runs_a_ship(rows: Any, queue: Queue, native_server: 
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_executors_have_our_code_from_the_zip_alone(spark: Any) -> None:
     def home(_: Any) -> str:
         import airflow_provider_chasqui
