@@ -22,7 +22,14 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 WHEELS = ("chasquimq", "chasquimq, one core")
 TITLES = {each.key: each.title for each in SCENARIOS}
-UNITS = {"rate": "jobs/s", "p50_ms": "ms", "p99_ms": "ms", "bytes": "B/job", "rss_mb": "MB"}
+UNITS = {
+    "rate": "jobs/s",
+    "p50_ms": "ms",
+    "p99_ms": "ms",
+    "bytes": "B/job",
+    "stream_bytes": "B/job",
+    "rss_mb": "MB",
+}
 # Scenario, measure, what is asked of ours against the better wheel, and against the limit.
 TARGETS: tuple[tuple[str, str, str, float, str, float | None], ...] = (
     ("A", "A", "rate", 1.5, ">=", None),
@@ -33,7 +40,7 @@ TARGETS: tuple[tuple[str, str, str, float, str, float | None], ...] = (
     ("E off", "E", "rate", 8.0, ">=", None),
     ("F", "F p50", "p50_ms", 0.7, "<=", None),
     ("F", "F p99", "p99_ms", 1.0, "<=", None),
-    ("G", "G bytes per job", "bytes", 1.02, "<=", None),
+    ("G", "G stream bytes per job", "stream_bytes", 1.02, "<=", None),
     ("C on", "G worker RSS", "rss_mb", 0.7, "<=", None),
 )
 GROWTH = 0.85
@@ -163,7 +170,7 @@ def other_rows(results: Results) -> list[list[str]]:
 
 
 def _number(value: float, measure: str) -> str:
-    if measure in ("rate", "bytes"):
+    if measure in ("rate", "bytes", "stream_bytes"):
         return f"{value:,.0f}"
     return f"{value:.2f}" if measure.endswith("_ms") else f"{value:.0f}"
 

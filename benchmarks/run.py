@@ -66,6 +66,9 @@ class Hall:
         before = self.admin.info("memory")["used_memory"]
         found = _rate(self._do(who, order | {"do": "bulk", "n": jobs}), jobs)
         after = self.admin.info("memory")["used_memory"]
+        stream = self.admin.memory_usage(STREAM, samples=0)
+        if stream:
+            found["stream_bytes"] = stream / self.admin.xlen(STREAM)
         return found | {"bytes": (after - before) / jobs}
 
     def _drain(self, who: Contender, jobs: int, order: Found) -> Found:
@@ -151,7 +154,11 @@ class Hall:
             raise Failed(f"did not end in {RUN_S} s") from None
         if process.returncode:
             raise Failed(err.strip()[-300:] or f"ended with {process.returncode}")
-        found: Found = json.loads(out.strip().splitlines()[-1])
+        said = [line for line in out.splitlines() if line.startswith("{")]
+        try:
+            found: Found = json.loads(said[-1])
+        except (IndexError, ValueError):
+            raise Failed(f"said no result: {out.strip()[-200:]!r}") from None
         if "cannot" in found:
             raise Failed("has no such thing")
         return found
@@ -209,22 +216,35 @@ def measure(options: argparse.Namespace) -> Found:
     binary = find(REDIS8)
     if binary is None:
         raise SystemExit("there is no Redis 8.6 here: run `make servers`")
-    runs: list[Found] = []
     with RedisServer.start(binary) as server:
         hall = Hall(server)
-        version = hall.admin.info("server")["redis_version"]
+        runs: list[Found] = []
+        found = _conditions(options, hall) | {"runs": runs}
         for repeat in range(options.repeats):
             for scenario in scenarios:
                 if repeat >= 3 and scenario.key.startswith("H"):
                     continue
                 part = [each for each in who if takes_part(each, scenario)]
                 random.shuffle(part)
-                runs += [_one(hall, each, scenario, repeat, options) for each in part]
+                for each in part:
+                    runs.append(_one(hall, each, scenario, repeat, options))
+                    _save(options, found)
+    return found
+
+
+def _conditions(options: argparse.Namespace, hall: Hall) -> Found:
+    version = hall.admin.info("server")["redis_version"]
     return {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux",
         "python": platform.python_version(), "redis": version, "quick": options.quick,
-        "repeats": options.repeats, "runs": runs,
+        "repeats": options.repeats,
     }  # fmt: skip
+
+
+def _save(options: argparse.Namespace, found: Found) -> None:
+    """After every run, so that one that is broken off was not for nothing."""
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _one(
@@ -259,8 +279,6 @@ def main() -> None:
     options.repeats = options.repeats or (3 if options.quick else 5)
     began = time.monotonic()
     found = measure(options)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=1) + "\n")
     print(report.text(found))
     print(f"\n{time.monotonic() - began:.0f} s; every run is in {options.json}")
 

@@ -198,13 +198,16 @@ async def latency(peer: Peer, order: dict[str, Any]) -> dict[str, Any]:
     await peer.start(handled.plain if peer.kind == "plain" else handled.awaited)
     await asyncio.sleep(0.5)
     _say({"ready": True})
+    cpu = time.process_time()
     await handled.all()
+    cpu = time.process_time() - cpu
     waits = sorted(handled.waits)
 
     def at(part: float) -> float:
         return waits[min(len(waits) - 1, int(part * len(waits)))] * 1000
 
-    return {"p50_ms": at(0.5), "p99_ms": at(0.99), "worst_ms": waits[-1] * 1000}
+    return {"p50_ms": at(0.5), "p99_ms": at(0.99), "worst_ms": waits[-1] * 1000,
+            "cpu_us": cpu / order["n"] * 1e6}  # fmt: skip
 
 
 async def pace(peer: Peer, order: dict[str, Any]) -> dict[str, Any]:
