@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.queue import AsyncQueue
 
 _LOOK_S = 0.2
+_SOON_MS = 2000
 
 
 class ChasquiConsumeOperator(BaseOperator):
     """Runs a handler over a queue with the full engine: retries, renewal, results, dead letters.
 
-    It ends after `max_jobs`, after `max_time`, or with `until_drained` once nothing waits, is due
-    or runs here; whichever comes first. Returns how many jobs ended well and how many did not.
+    It ends after `max_jobs`, after `max_time`, or with `until_drained` once nothing waits, runs
+    here or becomes due within two seconds; whichever comes first. Returns how many runs ended well
+    and how many did not.
 
     With `lease` it runs nothing: it leases up to so many jobs and returns them, each with the token
     by which another task settles it (`ChasquiHook().lease_queue(...).ack(token)`).
@@ -161,8 +163,9 @@ class ChasquiConsumeOperator(BaseOperator):
 
 
 async def _drained(queue: AsyncQueue, name: str) -> bool:
+    """Whether nothing waits, is due soon (such as a retry), or is held by this consumer."""
     depth = await queue.depth()
-    if depth.waiting or (depth.next_due_ms or 2**63) <= time.time_ns() // 1_000_000:
+    if depth.waiting or (depth.next_due_ms or 2**63) <= time.time_ns() // 1_000_000 + _SOON_MS:
         return False
     return not any(each.pending for each in await queue.consumers() if each.name == name)
 

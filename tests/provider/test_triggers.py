@@ -32,30 +32,29 @@ TRIGGERS = [
 ]
 
 
-@pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: type(trigger).__name__)
 @pytest.mark.parametrize("seed", ["0", "1"])
-def test_a_trigger_rebuilt_in_another_process_is_the_same(trigger: Any, seed: str) -> None:
-    """Airflow stores it, another process rebuilds it; and may do so again."""
+def test_triggers_rebuilt_in_another_process_are_the_same(seed: str) -> None:
+    """Airflow stores them, another process rebuilds them; and may do so again."""
     from airflow.serialization.encoders import encode_trigger
 
     code = """
 import json, sys
 from importlib import import_module
-path, kwargs = json.loads(sys.argv[1])
-module, _, name = path.rpartition(".")
-print("SAME " + json.dumps(getattr(import_module(module), name)(**kwargs).serialize()))
+for path, kwargs in json.loads(sys.argv[1]):
+    module, _, name = path.rpartition(".")
+    print("SAME " + json.dumps(getattr(import_module(module), name)(**kwargs).serialize()))
 """
-    stored = json.dumps(trigger.serialize())
+    stored = [trigger.serialize() for trigger in TRIGGERS]
     done = subprocess.run(
-        [sys.executable, "-c", code, stored],
+        [sys.executable, "-c", code, json.dumps(stored)],
         capture_output=True, text=True, check=True, timeout=60,
         env={"PYTHONHASHSEED": seed, "PATH": ""},
     )  # fmt: skip
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SAME ")]
-    assert line == f"SAME {stored}"
-    path, kwargs = trigger.serialize()
-    again = encode_trigger({"classpath": path, "kwargs": kwargs})
-    assert json.dumps(again) == json.dumps(encode_trigger(trigger))
+    rebuilt = [line for line in done.stdout.splitlines() if line.startswith("SAME ")]
+    assert rebuilt == [f"SAME {json.dumps(each)}" for each in stored]
+    for trigger, (path, kwargs) in zip(TRIGGERS, stored, strict=True):
+        again = encode_trigger({"classpath": path, "kwargs": kwargs})
+        assert json.dumps(again) == json.dumps(encode_trigger(trigger))
 
 
 @contextmanager
