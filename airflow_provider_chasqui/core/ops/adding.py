@@ -116,7 +116,7 @@ def add_all(
     added is always the beginning of the list.
     """
     if len(jobs) == 1 and not config.announce and not config.max_len:
-        # Saves 7 % of the Python calls of a single add: nothing to sort, weigh and cut into windows.
+        # Saves 7 % of the calls of a single add: nothing to sort, weigh and cut into windows.
         signs = yield _send(keys, jobs, config, call, 0, now_ms)
         return [Added(jobs[0].id, signs[0])]
     fresh: dict[int, bool] = {}
