@@ -51,9 +51,11 @@ async def test_a_handler_longer_than_the_claim_is_not_run_twice(queue: AsyncQueu
 
     await queue.add(1, id="long")
     config = {"claim_idle_ms": 500}
-    async with working(queue, long, **config), working(queue, long, **config):
+    async with working(queue, long, **config) as one, working(queue, long, **config) as two:
         await until(lambda: began)
         await until(lambda: empty(queue))
+        # Nobody was even offered it, not its own reader either.
+        assert one.metrics.counts["reclaimed"] == two.metrics.counts["reclaimed"] == 0
     assert began == {"long": 1}
 
 

@@ -18,6 +18,7 @@ from airflow_provider_chasqui.core.errors import BadInput, EncodeError
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
 from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
+from airflow_provider_chasqui.engine.threads import Cancelled, Seat
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.engine.conftest import empty, told, until, working
 
@@ -385,7 +386,9 @@ async def test_a_handler_that_ignores_its_cancelling_harms_no_later_job(queue: A
             begun.set()
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
-        elif job.id == "second":
+        else:
+            assert asyncio.current_task().cancelling() == 0
+        if job.id == "second":
             # Nobody cancelled this one: it is a failure like any other.
             raise asyncio.CancelledError("mine")
         done.append(job.id)
@@ -561,6 +564,32 @@ async def test_async_handlers_run_at_the_same_time(queue: AsyncQueue) -> None:
     async with working(queue, together, concurrency=30):
         await until(lambda: empty(queue))
     assert await queue.letters() == []
+
+
+async def test_an_interruption_after_the_last_instruction_is_not_lost(
+    queue: AsyncQueue, monkeypatch
+) -> None:
+    """It strikes when the handler has returned and its thread is about to say so."""
+    leave = Seat.leave
+    struck: list[str] = []
+
+    def struck_while_leaving(seat: Seat) -> None:
+        if seat._run is not None and not struck:
+            struck.append(seat._run.entry.id)
+            seat.interrupt(seat._run, Cancelled)
+            for _ in range(100_000):  # somewhere in here
+                pass
+        leave(seat)
+
+    monkeypatch.setattr(Seat, "leave", struck_while_leaving)
+    await queue.add(1, id="struck")
+    await queue.add(1, id="next")
+    done: list[str] = []
+    async with working(queue, lambda job: done.append(job.id), concurrency=1):
+        await until(lambda: empty(queue))
+    assert done == ["struck", "next"]
+    assert len(struck) == 1
+    assert "completed" in await told(queue, "next")
 
 
 async def test_a_flood_of_timeouts_and_cancels_loses_no_plain_job(queue: AsyncQueue) -> None:
