@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from types import TracebackType
 
@@ -16,6 +17,7 @@ class Gate:
         self._open = threading.Event()
         self._open.set()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._made = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.held = threading.Semaphore(0)
@@ -26,6 +28,7 @@ class Gate:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def hold(self) -> None:
+        self.held = threading.Semaphore(0)
         self._open.clear()
 
     def let_go(self) -> None:
@@ -34,6 +37,13 @@ class Gate:
     def wait_for_reply(self) -> None:
         """Wait until the server has answered into the closed gate."""
         assert self.held.acquire(timeout=10)
+
+    def wait_for_connections(self, count: int) -> None:
+        """Wait until so many were made, ever."""
+        deadline = time.monotonic() + 10
+        while self._made < count:
+            assert time.monotonic() < deadline, f"{self._made} of {count} connections"
+            time.sleep(0.005)
 
     def cut(self) -> None:
         pairs, self._pairs = self._pairs, []
@@ -65,6 +75,7 @@ class Gate:
                 server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            self._made += 1
             self._pairs.append((client, server))
             threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
             threading.Thread(target=self._answer, args=(server, client), daemon=True).start()

@@ -276,16 +276,20 @@ def test_a_login_that_is_interrupted_leaves_no_half_made_connection(
 
 async def _interrupt_awaiting(gate: Gate, name: str, target: Target) -> None:
     async with AsyncQueue(name, target) as queue:
-        for _ in range(10):
+        for turn in range(5):
+            await queue.drive._drop()
             gate.hold()
             asked = asyncio.create_task(queue.add(1))
             await asyncio.to_thread(gate.wait_for_reply)
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked
+            # The reply to the login is still on its way when the next call is made.
+            after = asyncio.create_task(queue.add(1))
+            await asyncio.to_thread(gate.wait_for_connections, 2 * turn + 2)
             gate.let_go()
-        assert (await queue.add(1)).fresh
-        assert (await queue.depth()).waiting == 1
+            assert (await after).fresh
+            assert (await queue.depth()).waiting == turn + 1
 
 
 class Interrupt(BaseException):
@@ -296,23 +300,27 @@ def _interrupt_blocking(gate: Gate, name: str, target: Target) -> None:
     def ring(*_: object) -> None:
         raise Interrupt
 
+    def alarm() -> None:
+        gate.wait_for_reply()
+        os.kill(os.getpid(), signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, ring)
     try:
         with Queue(name, target) as queue:
-            for _ in range(10):
+            for turn in range(5):
+                queue.drive._drop()
                 gate.hold()
-
-                def alarm() -> None:
-                    gate.wait_for_reply()
-                    os.kill(os.getpid(), signal.SIGUSR1)
-
                 bell = threading.Thread(target=alarm)
                 bell.start()
                 with pytest.raises(Interrupt):
                     queue.add(1)
                 bell.join()
-                gate.let_go()
-            assert queue.add(1).fresh
-            assert queue.depth().waiting == 1
+                # The reply to the login is still on its way when the next call is made.
+                with ThreadPoolExecutor(1) as pool:
+                    after = pool.submit(queue.add, 1)
+                    gate.wait_for_connections(2 * turn + 2)
+                    gate.let_go()
+                    assert after.result().fresh
+                assert queue.depth().waiting == turn + 1
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -90,3 +90,34 @@ def test_a_provider_that_fails(
     finally:
         with admin(own, password="right") as client:
             client.execute_command("CONFIG", "SET", "requirepass", "")
+
+
+class Interrupt(BaseException):
+    """As Airflow raises it in the main thread when a task takes too long."""
+
+
+def test_an_interrupt_while_the_provider_is_asked(
+    open_queue: Open, own: RedisServer, queue_name: str
+) -> None:
+    class Slow(AwaitedVault):
+        def get_credentials(self) -> tuple[str, str]:
+            self.asked += 1
+            if self.asked == 1:
+                raise Interrupt
+            return self.user, self.password
+
+    user = f"u-{queue_name}"
+    with admin(own) as client:
+        client.execute_command("ACL", "SETUSER", user, "on", ">pw", "~*", "+@all")
+        client.execute_command("CONFIG", "SET", "requirepass", "locked")
+    try:
+        vault = Slow(user, "pw")
+        target = Target((("127.0.0.1", own.port),), credential_provider=vault, retries=0)
+        queue = open_queue(queue_name, target)
+        with pytest.raises(Interrupt):
+            queue.add(1)
+        # The socket was open already; without the login it must not be used.
+        assert queue.add(1).fresh
+    finally:
+        with admin(own, password="locked") as client:
+            client.execute_command("CONFIG", "SET", "requirepass", "")
