@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig
 from airflow_provider_chasqui.core.errors import Stopped
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.jsonable import payload_of
@@ -19,6 +19,9 @@ from airflow_provider_chasqui.core.outcome import Snooze, Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.context import Context
 from airflow_provider_chasqui.queue import AsyncQueue
+
+# Watchers mostly wait: a delayed message may be a second late, and Redis has a tenth of the work.
+_CALM = PromoterConfig(poll_ms=1000)
 
 
 class Message:
@@ -68,7 +71,7 @@ class Inbox:
     """At most `hold` messages of a queue, taken in windows."""
 
     def __init__(self, queue: AsyncQueue, config: ConsumerConfig, hold: int):
-        chosen = replace(config, concurrency=hold, store_results=False)
+        chosen = replace(config, concurrency=hold, store_results=False, promoter=_CALM)
         self._consumer = Consumer(queue, self._take_in, chosen)
         self._arrived: asyncio.Queue[Message] = asyncio.Queue()
         self._held: set[Message] = set()
