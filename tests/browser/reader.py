@@ -72,21 +72,33 @@ class Reader:
 
         return self.wait(look, f"{selector} {text!r}")
 
+    def click(self, selector: str, text: str = "") -> None:
+        """Click the visible element with this text; one that was just drawn anew is found again."""
+
+        def try_it() -> bool:
+            self.one(selector, text).click()
+            return True
+
+        self.wait(try_it, f"a click on {selector} {text!r}")
+
+    def attribute(self, selector: str, name: str) -> str:
+        """Return an attribute of the visible element."""
+        return self.wait(lambda: self.one(selector).get_attribute(name), f"{name} of {selector}")
+
     def labelled(self, label: str) -> WebElement:
         return self.one(f'.cq [aria-label="{label}"]')
 
     def press(self, text: str, inside: str = ".cq") -> None:
         """Press the button with this text, once it can be pressed."""
 
-        def ready() -> WebElement | None:
-            buttons = [
-                each
-                for each in self.find(f"{inside} button")
-                if each.text.strip() == text and each.is_enabled() and each.is_displayed()
-            ]
-            return buttons[0] if buttons else None
+        def pressed() -> bool:
+            for each in self.find(f"{inside} button"):
+                if each.text.strip() == text and each.is_enabled() and each.is_displayed():
+                    each.click()
+                    return True
+            return False
 
-        self.wait(ready, f"a button {text!r}").click()
+        self.wait(pressed, f"a button {text!r}")
 
     def theme(self, name: str) -> None:
         """Choose Airflow's light or dark look for the next page."""

@@ -47,6 +47,9 @@ def scene(the_world: World) -> Iterator[str]:
         for index, jobs in enumerate((1200, 400, 90)):
             queue.add_batch([{"n": n} for n in range(jobs)], batch_id=f"spring-{index + 1}")
 
+        with Queue("embeddings", the_world.url("portable")) as other:
+            other.add_batch([{"n": n} for n in range(700)], batch_id="nightly")
+
         def handle(job) -> None:
             time.sleep(0.01 + dice.random() / 50)
             if dice.random() < 0.02:
@@ -58,7 +61,7 @@ def scene(the_world: World) -> Iterator[str]:
 
 
 VIEWS: dict[str, tuple[dict[str, str], str]] = {
-    "overview": ({}, ".cq-table"),
+    "overview": ({}, 'a[href*="queue=emails"]'),
     "queue": ({"queue": "emails"}, ".cq-chart"),
     "batches": ({"queue": "emails", "tab": "batches"}, ".cq-bar"),
     "letters": ({"queue": "emails", "tab": "letters"}, ".cq-letters tbody tr"),
@@ -100,7 +103,7 @@ def test_a_letter_and_the_tabs_of_airflows_own_pages(
 ) -> None:
     reader.theme("light")
     reader.open(conn="native", queue="emails", tab="letters", name="newsletter")
-    reader.one(".cq-row-open").click()
+    reader.click(".cq-row-open")
     reader.one('dialog [aria-label="Payload"]')
     reader.keep(pictures, "letter-light")
     reader.open(f"/dags/newsletter/runs/{sent}/tasks/send/plugin/chasqui-task")

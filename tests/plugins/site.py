@@ -95,7 +95,7 @@ def connection(url: str, **extra: Any) -> str:
 class World:
     """The site, and the servers that its connections lead to; one for all tests of a process.
 
-    `native` and `portable` are steady; `doomed` is there to be paused, killed and started again.
+    `native` and `portable` are steady; `spare` is there to be paused, killed and started again.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class World:
         self.servers = {
             "native": RedisServer.start(find(REDIS8) or portable),
             "portable": RedisServer.start(portable),
-            "doomed": RedisServer.start(portable),
+            "spare": RedisServer.start(portable),
         }
         connections = {name: connection(server.url) for name, server in self.servers.items()}
         connections["elsewhere"] = json.dumps({"conn_type": "http", "host": "127.0.0.1"})

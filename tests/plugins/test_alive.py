@@ -27,7 +27,7 @@ def _overview(client: httpx.Client) -> dict[str, dict]:
 def test_a_hanging_server_costs_the_page_its_patience_and_others_nothing(
     the_world: World, site: PageSite, ada: httpx.Client
 ) -> None:
-    server = the_world.servers["doomed"]
+    server = the_world.servers["spare"]
     with Queue("there", server.url) as queue:
         queue.add(1)
     _overview(ada)
@@ -59,33 +59,33 @@ def test_a_hanging_server_costs_the_page_its_patience_and_others_nothing(
         server.resume()
 
     assert took < PATIENCE + _SLACK
-    assert not seen["doomed"]["ok"]
-    assert seen["doomed"]["error"]["code"] in ("CMQ-331", "CMQ-001")
+    assert not seen["spare"]["ok"]
+    assert seen["spare"]["error"]["code"] in ("CMQ-331", "CMQ-001")
     assert seen["native"]["ok"]
     assert seen["portable"]["ok"]
     assert len(waits) > 5
     assert max(waits) < PATIENCE
-    assert not again["doomed"]["ok"]
+    assert not again["spare"]["ok"]
     assert took_again < PATIENCE  # it was not asked again at once
-    until(lambda: _overview(ada)["doomed"]["ok"], 20, "the page noticing that it is back")
+    until(lambda: _overview(ada)["spare"]["ok"], 20, "the page noticing that it is back")
 
 
 def test_a_killed_server_is_shown_as_dead_and_found_again(
     the_world: World, ada: httpx.Client
 ) -> None:
-    server = the_world.servers["doomed"]
+    server = the_world.servers["spare"]
     server.kill()
     try:
         seen = until(lambda: _dead(ada), 20, "the page noticing")
-        one = ada.get("/chasqui/api/connections/doomed/queue", params={"queue_name": "there"})
+        one = ada.get("/chasqui/api/connections/spare/queue", params={"queue_name": "there"})
     finally:
         server.restart()
     assert "check that the server runs" in seen["error"]["message"]
     assert one.status_code == 503
     assert one.json()["error"]["code"] == seen["error"]["code"]
-    until(lambda: _overview(ada)["doomed"]["ok"], 20, "the page noticing that it is back")
+    until(lambda: _overview(ada)["spare"]["ok"], 20, "the page noticing that it is back")
 
 
 def _dead(client: httpx.Client):
-    seen = _overview(client)["doomed"]
+    seen = _overview(client)["spare"]
     return None if seen["ok"] else seen

@@ -30,7 +30,8 @@ export function App(ids: Ids) {
     if (settled) return;
     settled = true;
     setParams(params, { replace: true });
-    setReady(true);
+    const timer = setTimeout(() => setReady(true), 400);
+    return () => clearTimeout(timer);
     // eslint-disable-next-line
   }, []);
   return ready ? <Whole {...ids} /> : <div className="cq" />;
