@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+from functools import cache
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 
 from airflow_provider_chasqui.core.errors import MissingSoftware
+
+# Spark asks for a module of vector instructions, which it can do without, and this JRE is without.
+_SCRIPT = """#!/bin/sh
+for each in "$@"; do
+  shift
+  case "$each" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$each" ;;
+  esac
+done
+exec '{java}' "$@"
+"""
 
 
 def java_home() -> Path | None:
@@ -21,7 +37,7 @@ def java_home() -> Path | None:
             "Spark needs Java and there is none: install a JRE 17 or newer, or the one that comes "
             "with pip install 'airflow-provider-chasqui[pyspark]'"
         ) from None
-    return Path(JAVA_HOME)
+    return _without_vectors(Path(JAVA_HOME))
 
 
 def use_java() -> None:
@@ -29,3 +45,15 @@ def use_java() -> None:
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
+
+
+@cache
+def _without_vectors(home: Path) -> Path:
+    """Return a JAVA_HOME, for the life of this process, whose java drops that one argument."""
+    folder = Path(mkdtemp(prefix="chasqui-java-"))
+    atexit.register(rmtree, folder, ignore_errors=True)
+    script = folder / "bin" / "java"
+    script.parent.mkdir()
+    script.write_text(_SCRIPT.format(java=home / "bin" / "java"))
+    script.chmod(0o755)
+    return folder

@@ -67,7 +67,7 @@ def test_a_driver_that_is_killed_leaves_all_or_nothing(
     """One dies in the middle of its commit, one between its last task and its commit."""
     drivers = [start_driver(cluster, queue, "s", 2), start_driver(cluster, second, "s", None)]
     for driver in drivers:
-        said, _ = driver.communicate(timeout=200)
+        said, _ = driver.communicate(timeout=500)
         assert driver.returncode == -signal.SIGKILL, said.decode()[-3000:]
     assert 0 < sum(numbers(queue).values()) < ROWS
     assert not numbers(second)

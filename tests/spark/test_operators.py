@@ -166,7 +166,8 @@ def test_letters_are_analysed_and_chosen_ones_replayed(
     environment = os.environ | {"PYTHONPATH": ROOT, "AIRFLOW_CONN_SPARK_DEFAULT": local}
     ended = subprocess.run(command_line, env=environment, capture_output=True, timeout=500)
     assert ended.returncode == 0, ended.stderr.decode()[-3000:]
-    run = json.loads(ended.stdout.splitlines()[-1])
+    [line] = [each for each in ended.stdout.splitlines() if each.startswith(b'{"state"')]
+    run = json.loads(line)
     assert run["state"] == "success", ended.stdout.decode()[-3000:]
     counts = run["analyse"]
     assert {key.partition(":")[0]: value for key, value in counts.items()} == {
