@@ -87,6 +87,7 @@ def make_front(
     server: Server, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Answer]:
     monkeypatch.setenv("CHASQUI_URL", server.url)
+    monkeypatch.delenv("COLUMNS", raising=False)  # make and some shells hand theirs down
 
     def call(*args: str, dialect: bool = True) -> Answer:
         capfd.readouterr()
