@@ -97,13 +97,15 @@ class Settler:
         result = None
         if value is not None and self._desk.config.store_results:
             result = _encode_result(value)
-        if place_of(job_id) is not None:
+        place = place_of(job_id)
+        if place is not None:
             self._desk.metrics.counts["batch_bits"] += 1
         elif result is None:
             self._plain.items.append(entry.id)
             self._wake.set()
             return
-        self._rich.items.append(Settled(entry.id, job_id, result, self._result_life_s))
+        settled = Settled(entry.id, job_id, result, self._result_life_s, place=place)
+        self._rich.items.append(settled)
         self._wake.set()
 
     def cancelled(self, entry: Entry) -> None:

@@ -266,8 +266,8 @@ async def test_a_paused_consumer_finds_its_place_again(start, queue_name: str, c
                 AsyncQueue(queue_name, server.url, dialect=dialect) as another,
                 working(another, second, claim_idle_ms=500),
             ):
-                await until(lambda: len({job_id for _, job_id in ran}) == 3)
-                await until(lambda: empty(another))
+                await until(lambda: len({job_id for _, job_id in ran}) == 3, 60)
+                await until(lambda: empty(another), 60)
 
         async with working(queue, first, claim_idle_ms=500, concurrency=3):
             await until(lambda: ran)

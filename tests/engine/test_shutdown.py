@@ -42,8 +42,9 @@ async def test_what_runs_finishes_and_what_waits_is_handed_back_at_once(
     consumer.stop()
     started = time.monotonic()
     async with working(queue, second):
-        await until(lambda: len(elsewhere) == 2, 3)
-        assert time.monotonic() - started < 1.5
+        # At once, and not when idle entries may be claimed, after half a minute.
+        await until(lambda: len(elsewhere) == 2)
+        assert time.monotonic() - started < 20
         assert not running.done()
         go_on.set()
         await asyncio.wait_for(running, 5)
@@ -97,7 +98,7 @@ async def test_what_does_not_finish_in_time_is_cut_off_and_runs_elsewhere(
         attempts.append(job.attempt)
 
     async with working(queue, again):
-        await until(lambda: attempts, 3)
+        await until(lambda: attempts)
     assert attempts == [1]  # the run that was cut off had begun: it counts
     assert await told(queue, "j") == ["active", "active", "completed"]
 
@@ -127,7 +128,7 @@ async def test_a_plain_handler_is_cut_off_too(queue: AsyncQueue, stubborn: bool)
         attempts.append(job.attempt)
 
     async with working(queue, again):
-        await until(lambda: attempts, 3)
+        await until(lambda: attempts)
         release.set()
         await until(lambda: empty(queue))
     assert attempts == [1]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS, place_of
+from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS, Place, place_of
 from airflow_provider_chasqui.core.codec import decode_envelope, decode_name
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import Entry, Rejected
@@ -94,13 +94,17 @@ def settle(keys: Keys, group: str, ids: Sequence[str]) -> Choice[list[bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A finished entry: whose job it was, and what to keep of its result."""
+    """A finished entry: whose job it was, and what to keep of its result.
+
+    `place` is what `place_of` says of the job id, for those who have asked it already.
+    """
 
     entry_id: str
     job_id: str = ""
     result: bytes | None = None
     result_ttl_s: int = 3600
     dead: bool = False
+    place: Place | None = None
 
 
 def settle_with(keys: Keys, group: str, entries: Iterable[Settled]) -> Op[list[bool]]:
@@ -114,13 +118,16 @@ def settle_with(keys: Keys, group: str, entries: Iterable[Settled]) -> Op[list[b
             numbers[name] = len(names)
         return numbers[name]
 
+    parts: dict[tuple[str, int], tuple[int, int]] = {}
     args: list[Arg] = [group, BATCH_LIFE_MS]
     for entry in entries:
-        place = place_of(entry.job_id)
+        place = entry.place or place_of(entry.job_id)
         bits = other = bit = kept = 0
         if place:
-            done = number(keys.batch_done(place.batch, place.part))
-            dead = number(keys.batch_dead(place.batch, place.part))
+            part = (place.batch, place.part)
+            if part not in parts:
+                parts[part] = number(keys.batch_done(*part)), number(keys.batch_dead(*part))
+            done, dead = parts[part]
             bits, other = (dead, done) if entry.dead else (done, dead)
             bit = place.index
         if entry.result is not None:
