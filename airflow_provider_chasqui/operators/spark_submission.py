@@ -70,7 +70,7 @@ class SparkSubmission(SparkSubmitOperator):
         self._need_spark()
         self._hook = None
         with _environment(_java_variables()):
-            SparkSubmitOperator.execute(self, context)
+            self._run_parent(context)
 
     def _submit_beside(
         self, context: Context, target: Target, folder: Path, variables: Mapping[str, str]
@@ -103,7 +103,16 @@ class SparkSubmission(SparkSubmitOperator):
                 self.conf |= {f"spark.kubernetes.driverEnv.{k}": v for k, v in variables.items()}
                 environment = {}
             with _environment(_java_variables() | environment):
-                SparkSubmitOperator.execute(self, context)
+                self._run_parent(context)
+
+    def _run_parent(self, context: Context) -> None:
+        try:
+            SparkSubmitOperator.execute(self, context)
+        finally:
+            # The hook reads the output of spark-submit to its end, but leaves the pipe open.
+            process = self._hook._submit_sp if self._hook else None
+            if process is not None and process.stdout is not None:
+                process.stdout.close()
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:

@@ -6,6 +6,7 @@ a fork in the middle would leave it locked for ever, and what two threads build 
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import redis
@@ -32,6 +33,34 @@ from airflow_provider_chasqui.store.target import Target
 from airflow_provider_chasqui.store.translate import BROKEN
 
 _CLUSTER_SLOTS = pack(["CLUSTER", "SLOTS"])
+
+
+class Sentinel(redis.sentinel.Sentinel):
+    """Asks by a list of its own.
+
+    redis-py moves the sentinel that answered to the front; of two that ask at the same time, the
+    second would put one in twice and lose another, with all its open connections.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+
+    def discover_master(self, service_name: str) -> Any:
+        asked: Any = copy(self)
+        asked.sentinels = list(self.sentinels)
+        return redis.sentinel.Sentinel.discover_master(asked, service_name)
+
+
+class AsyncSentinel(redis.asyncio.sentinel.Sentinel):
+    """The same, awaited."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+
+    async def discover_master(self, service_name: str) -> Any:
+        asked: Any = copy(self)
+        asked.sentinels = list(self.sentinels)
+        return await redis.asyncio.sentinel.Sentinel.discover_master(asked, service_name)
 
 
 class Link:
@@ -78,9 +107,7 @@ class Link:
         key = (master, 0)
         if key not in self._pools:
             target, own = self.target, {"retry": self._options["retry"]}
-            sentinel = redis.sentinel.Sentinel(
-                list(target.nodes), sentinel_kwargs=sentinel_options(target) | own
-            )
+            sentinel = Sentinel(list(target.nodes), sentinel_kwargs=sentinel_options(target) | own)
             options = options_of(target) | tls_options(target) | self._options
             pool = redis.sentinel.SentinelConnectionPool(
                 master, sentinel, connection_class=self._connection, **options
@@ -162,7 +189,7 @@ class AsyncLink:
         key = (master, 0)
         if key not in self._pools:
             target, own = self.target, {"retry": self._options["retry"]}
-            sentinel = redis.asyncio.sentinel.Sentinel(
+            sentinel = AsyncSentinel(
                 list(target.nodes), sentinel_kwargs=sentinel_options(target) | own
             )
             options = options_of(target) | tls_options(target) | self._options

@@ -61,8 +61,8 @@ def test_it_fits(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
     front: Callable[..., Answer] = make_front(server, capfd, monkeypatch)
+    monkeypatch.setenv("COLUMNS", str(width))
     words = 2 if command[0] in ("dlq", "repeat") else 1
     said = front(*command[:words], full.name, *command[words:])
     assert said.code == 0, said.err

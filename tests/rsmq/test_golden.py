@@ -15,7 +15,7 @@ import redis
 from airflow_provider_chasqui.core.errors import RsmqError
 from airflow_provider_chasqui.rsmq.client import RsmqClient
 
-GOLDEN = json.loads((Path(__file__).parent / "npm-rsmq-0.12.4.json").read_text())
+STEPS = json.loads((Path(__file__).parent / "npm-rsmq-0.12.4.json").read_text())["steps"]
 ID = re.compile(r"\bho75t[0-9a-z]{5}[A-Za-z0-9]{22}\b")
 SNAKE = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -128,18 +128,34 @@ class Replay:
         while not self.quiet.peek_messages(qname):
             assert time.monotonic() < deadline, "nothing became visible"
 
+    def close(self) -> None:
+        for client in (self.quiet, self.loud, self.heard, self.raw):
+            client.close()
+
     def now_ms(self) -> int:
         seconds, micros = self.raw.time()
         return seconds * 1000 + micros // 1000
 
 
 def test_every_recorded_step(server: Any, namespace: str) -> None:
-    replay = Replay(server.url, namespace)
-    assert len(GOLDEN["steps"]) == 66
-    for number, step in enumerate(GOLDEN["steps"]):
+    """From the first message to the sleep lies less than the delay of a second that is recorded."""
+    assert len(STEPS) == 66
+    first_message = next(i for i, step in enumerate(STEPS) if step.get("op") == "sendMessage")
+    sleep = next(i for i, step in enumerate(STEPS) if "sleep_s" in step)
+    for turn in range(10):
+        replay, began = Replay(server.url, f"{namespace}-{turn}"), time.monotonic()
         try:
-            replay.take(step)
-        except AssertionError as error:
-            pytest.fail(f"step {number}, {step.get('op')} {step.get('args')}: {error}")
-    for client in (replay.quiet, replay.loud, replay.heard, replay.raw):
-        client.close()
+            for number, step in enumerate(STEPS):
+                if number == first_message:
+                    began = time.monotonic()
+                try:
+                    replay.take(step)
+                except AssertionError as error:
+                    if first_message <= number < sleep and time.monotonic() - began > 0.9:
+                        break  # this machine was too slow for the recording: from the start
+                    pytest.fail(f"step {number}, {step.get('op')} {step.get('args')}: {error}")
+            else:
+                return
+        finally:
+            replay.close()
+    pytest.fail("this machine is too slow for the recording")

@@ -46,13 +46,15 @@ def start_driver(cluster: Any, queue: Queue, ship_id: str, calls: int | None) ->
         },
         "options": {"queue": queue.name, "url": where(queue), "shipId": ship_id},
     }
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "tests/spark/driver.py"), json.dumps(order)],
-        env=os.environ | spark_env() | {"PYTHONPATH": str(ROOT)},
-        cwd=cluster.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    # Into a file: what the driver has started outlives it, and would keep a pipe open.
+    with (cluster.folder / f"driver-{queue.name}.log").open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "tests/spark/driver.py"), json.dumps(order)],
+            env=os.environ | spark_env() | {"PYTHONPATH": str(ROOT)},
+            cwd=cluster.folder,
+            stdout=out,
+            stderr=out,
+        )
 
 
 @pytest.fixture
@@ -65,10 +67,13 @@ def test_a_driver_that_is_killed_leaves_all_or_nothing(
     cluster: Any, spark: Any, queue: Queue, second: Queue
 ) -> None:
     """One dies in the middle of its commit, one between its last task and its commit."""
-    drivers = [start_driver(cluster, queue, "s", 2), start_driver(cluster, second, "s", None)]
-    for driver in drivers:
-        said, _ = driver.communicate(timeout=500)
-        assert driver.returncode == -signal.SIGKILL, said.decode()[-3000:]
+    drivers = {
+        queue.name: start_driver(cluster, queue, "s", 2),
+        second.name: start_driver(cluster, second, "s", None),
+    }
+    for name, driver in drivers.items():
+        ended = driver.wait(timeout=500)
+        assert ended == -signal.SIGKILL, cluster.log(f"driver-{name}")[-3000:]
     assert 0 < sum(numbers(queue).values()) < ROWS
     assert not numbers(second)
     assert leftovers(second), "what was staged waits for its time to run out"

@@ -20,10 +20,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import Dags, connection_json, working
 
-# The Spark provider does not close the output of the spark-submit that it has read.
-LEFT_OPEN = pytest.mark.filterwarnings("ignore:.*:pytest.PytestUnraisableExceptionWarning")
-
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), LEFT_OPEN]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 ROOT = str(HERE.parents[1])

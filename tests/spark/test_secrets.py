@@ -21,7 +21,7 @@ from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions
 from airflow_provider_chasqui.store.target import Target, Tls, from_url
 from tests.provider.conftest import connection_json
 from tests.servers import RedisServer, free_port
-from tests.spark.test_operators import HERE, LEFT_OPEN, airflow, dag_file
+from tests.spark.test_operators import HERE, airflow, dag_file
 
 __all__ = ["airflow", "dag_file"]
 
@@ -63,7 +63,6 @@ class Watcher(threading.Thread):
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@LEFT_OPEN
 def test_an_application_writes_to_the_queue_itself_and_shows_no_password(
     airflow: Any,
     dag_file: Any,

@@ -20,9 +20,6 @@ from airflow_provider_chasqui.spark.java import java_home
 from tests.conftest import Server
 from tests.provider.conftest import connection_json
 
-# The Spark provider does not close the output of the spark-submit that it has read.
-pytestmark = pytest.mark.filterwarnings("ignore:.*:pytest.PytestUnraisableExceptionWarning")
-
 RECORDER = f"""#!{sys.executable}
 import json, os, stat, sys
 files = dict(zip(sys.argv[1:], sys.argv[2:])).get("--files")

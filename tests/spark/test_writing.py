@@ -132,8 +132,8 @@ def test_the_real_chasquimq_runs_a_ship(rows: Any, queue: Queue, native_server: 
     from tests.interop.fleet import Peer, wait_for_runs
 
     record = f"runs:{queue.name}"
-    ship(rows.limit(300), queue, "now", name="mail")
-    ship(rows.limit(50), queue, "later", delay="100ms", retry="3")
+    ship(rows.where("id < 300"), queue, "now", name="mail")
+    ship(rows.where("id < 50"), queue, "later", delay="100ms", retry="3")
     with Peer.start() as peer:
         number = peer.work(native_server.url, queue.name, record=record, plan={}, concurrency=4)
         found = wait_for_runs(native_server.url, record, 350)

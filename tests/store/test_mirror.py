@@ -13,7 +13,7 @@ from airflow_provider_chasqui.store.drive import AsyncDriver, Driver
 
 # Where the two libraries name one thing differently.
 SAME = [
-    (r"\bAsync(Link|Driver|Retry|Whole)\b", r"\1"),
+    (r"\bAsync(Link|Driver|Retry|Whole|Sentinel)\b", r"\1"),
     (r"redis\.asyncio\b", "redis"),
     (r"\basyncio\.sleep\b", "time.sleep"),
     (r"\baclose\b", "close"),

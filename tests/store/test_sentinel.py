@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import redis
 
 from airflow_provider_chasqui.core.errors import NotConnected
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.store.connect import AsyncLink
+from airflow_provider_chasqui.store.target import Target
 from tests.servers import RedisServer
 from tests.store.conftest import Open, admin, stream_length
 
@@ -162,3 +165,18 @@ def test_what_sentinels_do_not_know_is_said(fleet: Fleet, queue_name: str) -> No
         pytest.raises(NotConnected, match="master 'main' of sentinels"),
     ):
         queue.add(1)
+
+
+async def test_many_that_ask_at_once_lose_no_sentinel(fleet: Fleet) -> None:
+    """The first one is down, so that all of them find the master at another place of the list."""
+    fleet.sentinels[0].kill()
+    link = AsyncLink(Target.of(fleet.url(connect_timeout=2)))
+    pool = await link.pool("any")
+    manager = pool.sentinel_manager
+    before = list(manager.sentinels)
+    try:
+        found = await asyncio.gather(*(manager.discover_master("main") for _ in range(20)))
+        assert {port for _, port in found} == {fleet.master.port}
+        assert sorted(map(id, manager.sentinels)) == sorted(map(id, before))
+    finally:
+        await link.close()
