@@ -43,7 +43,7 @@ class Sentinel(redis.sentinel.Sentinel):
     """
 
     def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **options)
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
 
     def discover_master(self, service_name: str) -> Any:
         asked: Any = copy(self)
@@ -55,7 +55,7 @@ class AsyncSentinel(redis.asyncio.sentinel.Sentinel):
     """The same, awaited."""
 
     def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **options)
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]
 
     async def discover_master(self, service_name: str) -> Any:
         asked: Any = copy(self)
