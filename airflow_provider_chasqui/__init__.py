@@ -14,6 +14,7 @@ _HOME = {
     "AsyncQueue": "queue",
     "Queue": "queue",
     "QueueConfig": "core.config",
+    "Confirm": "core.config",
     "Consumer": "engine.consumer",
     "ConsumerConfig": "core.config",
     "Handlers": "engine.handlers",

@@ -19,11 +19,34 @@ def _positive(config: object, *names: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirm:
+    """Who must have a job before `add` returns, and how long it waits for them.
+
+    `replicas` is how many (WAIT); with `fsync` they, and the server itself, must have it on disk
+    (WAITAOF: Redis 7.2 or Valkey, with an append-only file).
+    """
+
+    replicas: int = 1
+    fsync: bool = False
+    wait: timedelta = timedelta(seconds=1)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.replicas, bool) or not isinstance(self.replicas, int):
+            raise BadInput(f"replicas must be a whole number, not {self.replicas!r}")
+        if self.replicas < (0 if self.fsync else 1):
+            raise BadInput("replicas must be at least 1; 0 only together with fsync")
+        # Without an end the server would wait for ever for a replica that is gone.
+        if not timedelta(milliseconds=1) <= self.wait <= timedelta(minutes=1):
+            raise BadInput("wait must be between a millisecond and a minute")
+
+
+@dataclass(frozen=True, slots=True)
 class QueueConfig:
     """Limits that are checked before anything is sent.
 
     `max_len` makes a full queue refuse (QueueFull) instead of dropping its oldest jobs;
-    `announce` writes the `waiting` and `delayed` events on add, which ChasquiMQ does not.
+    `announce` writes the `waiting` and `delayed` events on add, which ChasquiMQ does not;
+    `confirm` makes an add wait until replicas or the disk have it, else NotConfirmed.
     """
 
     max_len: int | None = None
@@ -32,6 +55,7 @@ class QueueConfig:
     replay_budget: int | None = None
     announce: bool = False
     group: str = "default"
+    confirm: Confirm | None = None
 
     def __post_init__(self) -> None:
         if self.max_len is not None and self.max_len < 1:

@@ -138,6 +138,12 @@ class UnknownJob(ChasquiError, LookupError):
     code = "CMQ-308"
 
 
+class NotConfirmed(ChasquiError):
+    """The jobs are added, but fewer replicas or disks have them than `confirm` asks for."""
+
+    code = "CMQ-309"
+
+
 class StageLost(ChasquiError):
     """Rows that a Spark task had staged are not there any more; nothing of the ship is visible."""
 

@@ -29,7 +29,8 @@ class Op(Generic[R]):
 
     Without `script`, `args` is the whole command; with it, `keys` and `args` are the script's KEYS
     and ARGV. `absent` answers in place of an error that says the key or group is not there;
-    `block_ms` is how long the server may stay silent by agreement.
+    `block_ms` is how long the server may stay silent by agreement. One that `covers` answers for
+    all that went before it in its pipeline, so these are sent, and sent again, together.
     """
 
     args: tuple[Arg, ...]
@@ -38,6 +39,7 @@ class Op(Generic[R]):
     keys: tuple[str, ...] = ()
     absent: Callable[[], R] | None = None
     block_ms: int = 0
+    covers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from airflow_provider_chasqui.core.ops import (
     waiting,
 )
 from airflow_provider_chasqui.core.ops.batches import PartOptions
+from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.ops.letters import Choose, LetterReport
 from airflow_provider_chasqui.core.ops.looking import Found
 from airflow_provider_chasqui.core.policy import RetryPolicy, to_ms
@@ -114,9 +115,11 @@ class Plan:
         batch = check_batch_id(batch_id)
         check_number("total", total, 0, MAX_INDEX * MAX_PARTS)
         check_number("parts", parts, 0, MAX_PARTS)
-        yield batches.seal(
-            self.keys, batch, total, parts, self._part_options(options), self.clock()
-        )
+        chosen = self._part_options(options)
+        confirmer = Confirmer(self.keys, self.config)
+        seal = batches.seal(self.keys, batch, total, parts, chosen, self.clock())
+        yield from confirmer.send([seal])
+        confirmer.check()
         return Batch(self.keys.queue, batch, total, parts)
 
     def _part_options(self, options: JobOptions) -> PartOptions:

@@ -99,6 +99,9 @@ class Exchange:
                 still_open.append(owner)
             else:
                 self.answers[owner] = self._answer(self._ops[owner], reply)
+        if still_open and self._ops[-1].covers:
+            # What it answers for must have gone over the same connection, to the same master.
+            still_open = list(range(len(self._ops)))
         self._open = still_open
         if passing is None:
             return 0.0

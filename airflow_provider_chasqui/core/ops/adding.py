@@ -22,6 +22,7 @@ from airflow_provider_chasqui.core.ids import Call
 from airflow_provider_chasqui.core.job import Added
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Arg, Choice, Flow, Op, Packed, as_int, command, script
+from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.prepare import Ready
 
 # As long as Redis itself remembers an IDMP id by default.
@@ -115,10 +116,11 @@ def add_all(
     With a limit the chunks go one by one and stop at the first that does not fit, so that what was
     added is always the beginning of the list.
     """
-    if len(jobs) == 1 and not config.announce and not config.max_len:
+    if len(jobs) == 1 and not (config.announce or config.max_len or config.confirm):
         # Saves 7 % of the calls of a single add: nothing to sort, weigh and cut into windows.
         signs = yield _send(keys, jobs, config, call, 0, now_ms)
         return [Added(jobs[0].id, signs[0])]
+    confirmer = Confirmer(keys, config)
     fresh: dict[int, bool] = {}
     index = 0
     for window in _windows(jobs, config.max_len is not None):
@@ -128,7 +130,7 @@ def add_all(
         ]
         index += len(window)
         try:
-            flags = yield ops
+            flags = yield from confirmer.send(ops)
         except QueueFull as full:
             if config.max_len:
                 full.message += f"; {len(fresh)} of {len(jobs)} jobs were added"
@@ -142,6 +144,7 @@ def add_all(
         with suppress(ChasquiError):
             for part in pieces(told, lambda _: 0, CHUNK_JOBS * 4, 1):
                 yield announce(keys, part, now_ms)
+    confirmer.check(jobs[0].id if len(jobs) == 1 else None)
     return list(map(Added, [job.id for job in jobs], [fresh[at] for at in range(len(jobs))]))
 
 

@@ -28,6 +28,7 @@ from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, as_is, command, script
+from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.policy import RetryPolicy
 from airflow_provider_chasqui.core.prepare import envelope
 
@@ -111,12 +112,15 @@ def add_part(
     options: PartOptions,
     config: QueueConfig,
     now_ms: int,
+    confirmer: Confirmer | None = None,
 ) -> Flow[int]:
     """Hand off the jobs of one part, from `place.index` on; returns where the part ends.
 
     Chunks of a part must arrive in order; the script refuses a gap, so a lost window is sent again
     as a whole and what had arrived is passed over. With a limit the chunks go one by one.
+    Whoever gives a `confirmer` checks it.
     """
+    sender = confirmer or Confirmer(keys, config)
     index = place.index
     raws = _envelopes(place, payloads, options, config, now_ms)
     chunks = pieces(raws, len, CHUNK_JOBS, CHUNK_BYTES)
@@ -127,7 +131,9 @@ def add_part(
             here = replace(place, index=index)
             ops.append(_send(keys, here, chunk, options, config, now_ms))
             index += len(chunk)
-        yield ops
+        yield from sender.send(ops)
+    if confirmer is None:
+        sender.check()
     return index
 
 
@@ -148,8 +154,11 @@ def add_batch(
     now_ms: int,
 ) -> Flow[Batch]:
     """Hand off a batch of one part and seal it."""
-    total = yield from add_part(keys, Place(batch, 0, 0), payloads, options, config, now_ms)
-    yield seal(keys, batch, total, 1, options, now_ms)
+    confirmer = Confirmer(keys, config)
+    place = Place(batch, 0, 0)
+    total = yield from add_part(keys, place, payloads, options, config, now_ms, confirmer)
+    yield from confirmer.send([seal(keys, batch, total, 1, options, now_ms)])
+    confirmer.check()
     return Batch(keys.queue, batch, total, 1)
 
 

@@ -1,0 +1,151 @@
+"""`confirm=`: an add returns when replicas have it, and says so plainly when they have not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ReadOnlyError
+
+from airflow_provider_chasqui import Confirm, QueueConfig
+from airflow_provider_chasqui.core.errors import BadInput, NotConfirmed, StoreError
+from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.ops.confirming import confirm
+from airflow_provider_chasqui.store.exchange import Exchange
+from tests.servers import RedisServer
+from tests.store.conftest import Open, admin, stream_length
+from tests.store.gate import Gate
+
+pytestmark = pytest.mark.timeout(120)
+
+HOUR = timedelta(hours=1)
+SHORT = timedelta(milliseconds=300)
+
+
+@dataclass
+class Pair:
+    master: RedisServer
+    replica: RedisServer
+
+
+@pytest.fixture
+def pair(own_binary: Path) -> Iterator[Pair]:
+    with RedisServer.start(own_binary, "--repl-diskless-sync-delay", "0", aof=True) as master:
+        follow = ("--replicaof", "127.0.0.1", str(master.port))
+        with RedisServer.start(own_binary, *follow, aof=True) as replica:
+            with admin(replica) as client:
+                deadline = time.monotonic() + 30
+                while client.info("replication")["master_link_status"] != "up":
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            with admin(master) as client:
+                assert client.execute_command("WAIT", 1, 20_000) == 1
+            yield Pair(master, replica)
+
+
+def config(replicas: int = 1, fsync: bool = False, wait: timedelta = SHORT) -> QueueConfig:
+    return QueueConfig(confirm=Confirm(replicas, fsync, wait))
+
+
+@pytest.mark.parametrize("fsync", [False, True], ids=["memory", "disk"])
+def test_what_is_confirmed_is_on_the_replica(
+    open_queue: Open, pair: Pair, queue_name: str, fsync: bool
+) -> None:
+    patient = config(fsync=fsync, wait=timedelta(seconds=30))
+    queue = open_queue(queue_name, pair.master.url, config=patient)
+    assert queue.add(1, id="one", unique=HOUR).fresh
+    assert stream_length(pair.replica, queue_name) == 1
+    queue.add_many([{"payload": n} for n in range(1000)])
+    assert stream_length(pair.replica, queue_name) == 1001
+    queue.add_batch(range(1000), batch_id="b")
+    assert stream_length(pair.replica, queue_name) == 2001
+    with admin(pair.replica) as client:
+        assert client.hget(queue.keys.batch("b"), "total") == b"1000"
+
+
+@pytest.mark.parametrize("fsync", [False, True], ids=["memory", "disk"])
+def test_what_is_not_confirmed_is_added_and_said_so(
+    open_queue: Open, pair: Pair, queue_name: str, fsync: bool
+) -> None:
+    queue = open_queue(queue_name, pair.master.url, config=config(fsync=fsync))
+    queue.dialect()
+    pair.replica.pause()
+    with pytest.raises(NotConfirmed, match="0 of 1 replicas") as caught:
+        queue.add(1, id="one", unique=HOUR)
+    assert str(caught.value).startswith("[CMQ-309] the jobs are added")
+    assert (caught.value.job_id, caught.value.queue) == ("one", queue_name)
+    assert stream_length(pair.master, queue_name) == 1
+    # Asked again, it is not added again, and still not confirmed.
+    with pytest.raises(NotConfirmed):
+        queue.add(1, id="one", unique=HOUR)
+    with pytest.raises(NotConfirmed):
+        queue.add_many([{"payload": n} for n in range(2000)])
+    with pytest.raises(NotConfirmed):
+        queue.add_batch(range(500), batch_id="b")
+    assert stream_length(pair.master, queue_name) == 2501
+    assert queue.batch("b").total == 500
+    pair.replica.resume()
+    patient = config(fsync=fsync, wait=timedelta(seconds=30))
+    again = open_queue(queue_name, pair.master.url, config=patient)
+    assert not again.add(1, id="one", unique=HOUR).fresh
+    again.add_batch(range(500), batch_id="b")
+    assert stream_length(pair.replica, queue_name) == 2501
+
+
+def test_an_add_whose_reply_was_lost_is_not_confirmed_by_a_connection_that_wrote_nothing(
+    open_queue: Open, pair: Pair, queue_name: str
+) -> None:
+    """The second send finds the job there and writes nothing: WAIT alone would be content."""
+    with Gate(pair.master.port) as gate:
+        queue = open_queue(queue_name, gate.url, config=config())
+        queue.add(0)
+        pair.replica.pause()
+        gate.hold()
+        cutter = threading.Thread(target=lambda: (gate.wait_for_reply(), gate.cut()))
+        cutter.start()
+        with pytest.raises(NotConfirmed):
+            queue.add(1)
+        cutter.join()
+    assert stream_length(pair.master, queue_name) == 2
+    pair.replica.resume()
+
+
+def test_more_replicas_than_there_are(open_queue: Open, pair: Pair, queue_name: str) -> None:
+    queue = open_queue(queue_name, pair.master.url, config=config(replicas=2))
+    with pytest.raises(NotConfirmed, match="of 2 replicas"):
+        queue.add(1)
+
+
+def test_a_disk_that_keeps_nothing_is_said(
+    open_queue: Open, own_binary: Path, queue_name: str
+) -> None:
+    with RedisServer.start(own_binary) as server:
+        queue = open_queue(queue_name, server.url, config=config(0, fsync=True))
+        with pytest.raises(StoreError, match="appendonly"):
+            queue.add(1)
+
+
+def test_what_cannot_be_asked_for() -> None:
+    for wrong in ({"replicas": 0}, {"replicas": True}, {"wait": timedelta(0)}, {"wait": HOUR}):
+        with pytest.raises(BadInput):
+            Confirm(**wrong)  # type: ignore[arg-type]
+    assert Confirm(0, fsync=True).replicas == 0
+
+
+def test_what_was_sent_before_a_master_changed_is_sent_again_with_the_question() -> None:
+    """A WAIT that is asked alone, of a new master, would say yes to what only the old one had."""
+    ask = confirm(Confirm())
+    ops = [command("SET", "a", 1, parse=as_is), command("SET", "b", 1, parse=as_is), ask]
+    exchange = Exchange(ops, "native", "here", retries=3)
+    data, owners = exchange.request()
+    exchange.take([b"OK", ReadOnlyError("READONLY You can't write"), 1], owners)
+    assert not exchange.finished
+    assert exchange.request() == (data, owners)
+    exchange.take([b"OK", b"OK", 1], owners)
+    assert exchange.finished
+    assert exchange.answers == [b"OK", b"OK", (0, 1)]
