@@ -7,6 +7,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 WORKERS ?= 2
 HOURS ?= 1
+MINUTES ?= 10
+SEED ?=
 ARGS ?=
 BIN := .venv/bin
 HEAVY := system or chaos or spark or browser or soak or wheel
@@ -16,7 +18,7 @@ export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo story test quick soak check fix bench bench-quick servers setup freeze build ui clean
+.PHONY: help demo story test quick soak chaos check fix bench bench-quick servers setup freeze build ui clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +44,9 @@ quick: setup servers ## Run the fast tests only
 
 soak: setup servers ## Let workers run for HOURS (default 1) and see that nothing grows
 	@CHASQUI_SOAK_SECONDS=$$(( $(HOURS) * 3600 )) $(BIN)/python -m pytest -m soak $(ARGS)
+
+chaos: setup servers ## Break things at random for MINUTES (default 10), from SEED if given, and report
+	@$(BIN)/python -m tests.chaos.harness.report --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: setup ## Lint, formatting, types
 	@echo "==> Checking style, format and types"

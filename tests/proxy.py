@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self.policy = policy
+        self.delay = 0.0  # seconds that every piece of data waits, in both directions
         self.connections = 0
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -92,6 +94,8 @@ class Proxy:
                 data = source.recv(65536 if left is None else min(65536, left))
                 if not data:
                     break
+                if self.delay:
+                    time.sleep(self.delay)
                 sink.sendall(data)
                 left = None if left is None else left - len(data)
         if left == 0:

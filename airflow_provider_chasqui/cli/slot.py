@@ -90,6 +90,11 @@ class Slot:
     def ever_ready(self) -> bool:
         return self._told_ready > 0
 
+    @property
+    def was_ready(self) -> bool:
+        """Whether the last process took jobs; one that was still starting holds none."""
+        return self._told_ready == self.starts
+
     def _retire(self) -> None:
         for snapshot in self._report.get("metrics", ()):
             queue = snapshot["queue"]

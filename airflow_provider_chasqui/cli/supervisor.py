@@ -91,7 +91,7 @@ class Supervisor:
             code = await living
             if self._stopping.is_set():
                 # Killed before it could say that it handles SIGTERM: it held nothing.
-                fine = code == 0 or (code == -signal.SIGTERM and not slot.ever_ready)
+                fine = code == 0 or (code == -signal.SIGTERM and not slot.was_ready)
                 if not fine and not self._exit_code:
                     self._exit_code = 1
                 return
