@@ -12,6 +12,7 @@ from airflow.sdk import BaseNotifier
 
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task, in_triggerer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -50,13 +51,16 @@ class ChasquiNotifier(BaseNotifier):
         """Enqueue, blocking: for callbacks in the task and in the DAG processor."""
         job = self._job(context)
         with ChasquiHook(self.chasqui_conn_id) as hook:
-            hook.queue(self.queue_name).add_many([job])
+            queue = hook.queue(self.queue_name)
+            (added,) = queue.add_many([job])
+        in_task.count("jobs_enqueued", int(added.fresh), queue.name)
 
     async def async_notify(self, context: Context) -> None:
         """Enqueue, awaiting: for deadline alerts and other callbacks in the triggerer."""
         job = self._job(context)
         async with await ChasquiHook(self.chasqui_conn_id).async_queue(self.queue_name) as queue:
-            await queue.add_many([job])
+            (added,) = await queue.add_many([job])
+        in_triggerer.count("jobs_enqueued", int(added.fresh), queue.name)
 
     def _job(self, context: Mapping[str, Any]) -> NewJob:
         about = _about(context)

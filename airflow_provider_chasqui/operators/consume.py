@@ -17,6 +17,7 @@ from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.outcome import Snooze
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.operators import options
 from airflow_provider_chasqui.operators.identity import derived_id
 from airflow_provider_chasqui.policies import no_retry_of_bad_input
@@ -136,6 +137,8 @@ class ChasquiConsumeOperator(BaseOperator):
         seconds = round(time.monotonic() - started, 3)
         report = {"queue_name": queue.name, "done": count.done, "failed": count.failed}
         self.log.info("Ran %d job(s), %d of them failed", count.begun, count.failed)
+        in_task.count("jobs_done", count.done, queue.name)
+        in_task.count("jobs_failed", count.failed, queue.name)
         return report | {"seconds": seconds}
 
     async def _watch(self, queue: AsyncQueue, consumer: Consumer, name: str) -> None:

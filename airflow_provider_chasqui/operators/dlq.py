@@ -14,6 +14,7 @@ from airflow_provider_chasqui.core.job import Letter
 from airflow_provider_chasqui.core.ops import letters as ops
 from airflow_provider_chasqui.core.ops.letters import LetterReport
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.operators import options
 from airflow_provider_chasqui.policies import no_retry_of_bad_input
 
@@ -47,6 +48,7 @@ class LettersOperator(BaseOperator):
         "batch_id", "limit", "preview", "chasqui_conn_id",
     )  # fmt: skip
     ui_color = "#f0d9d9"
+    counted_as = ""
 
     def __init__(
         self,
@@ -84,6 +86,8 @@ class LettersOperator(BaseOperator):
             queue = hook.queue(self.queue_name)
             report = self.treat(queue, self._filter())
             self.log.info("Letters of the queue %r: %s", queue.name, report)
+            if not report.dry_run:
+                in_task.count(self.counted_as, report.moved, queue.name)
             return {"queue_name": queue.name} | asdict(report)
 
     def treat(self, queue: Queue, wanted: LetterFilter) -> LetterReport:
@@ -128,6 +132,7 @@ class ChasquiReplayDlqOperator(LettersOperator):
     """
 
     template_fields: Sequence[str] = (*LettersOperator.template_fields, "rate_limit", "budget")
+    counted_as = "letters_replayed"
 
     def __init__(
         self,
@@ -163,6 +168,8 @@ class ChasquiReplayDlqOperator(LettersOperator):
 
 class ChasquiPurgeDlqOperator(LettersOperator):
     """Deletes dead letters for good; returns the report. Their jobs stay counted as dead."""
+
+    counted_as = "letters_purged"
 
     def treat(self, queue: Queue, wanted: LetterFilter) -> LetterReport:
         return queue.purge(limit=self._most, dry_run=self._dry, **wanted)

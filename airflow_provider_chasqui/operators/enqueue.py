@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.links.job import XCOM_KEY, ChasquiJobLink, page_link
 from airflow_provider_chasqui.operators import options
 from airflow_provider_chasqui.operators.identity import derived_id
@@ -123,6 +124,8 @@ class ChasquiEnqueueOperator(BaseOperator):
             sent = send(
                 hook.queue(name), order, replay=self.on_retry == "replay", say=self.log.info
             )
+            if sent.fresh:
+                in_task.count("jobs_enqueued", sent.handle.total, name)
             self._emit(context, sent.handle)
             if not self.wait_for_completion:
                 return sent.handle.returned(self._kind)
@@ -249,6 +252,7 @@ class ChasquiEnqueueOperator(BaseOperator):
         from airflow_provider_chasqui.triggers import waits
 
         one = self._kind == "payload"
+        in_task.waited("job_wait" if one else "batch_wait", context, event.get("queue_name", ""))
         if one:
             waits.judge_job(event, self.queue_name)
         else:

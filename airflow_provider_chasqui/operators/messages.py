@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider_chasqui.core.lease import Held, LeaseConfig, held, token_of
 from airflow_provider_chasqui.core.ops import watching
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.policies import no_retry_of_bad_input
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class ChasquiTakeMessagesOperator(_LeasingOperator):
         if not taken:
             raise AirflowSkipException(f"the queue {self.queue_name!r} holds no messages")
         self.log.info("Took %d messages of %s", len(taken), self.queue_name)
+        in_task.count("messages_taken", len(taken), self.queue_name)
         return taken
 
     def _lease(self, queue: LeaseQueue, holder: str) -> list[Lease]:
@@ -157,6 +159,9 @@ class ChasquiSettleMessagesOperator(_LeasingOperator):
             if again:
                 queue.nack(*again, delay=self.retry_after, as_retry=True)
         self.log.info("Handed in %d messages of %s", len(done), self.queue_name)
+        in_task.count("messages_handed_in", len(done), self.queue_name)
+        in_task.count("messages_handed_back", len(again), self.queue_name)
+        in_task.count("messages_buried", len(spent), self.queue_name)
         if not bad:
             return {"handed_in": len(done)}
         raise AirflowFailException(

@@ -9,6 +9,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.operators.identity import derived_id
 from airflow_provider_chasqui.operators.spark_submission import SparkSubmission
 from airflow_provider_chasqui.policies import no_retry_of_bad_input
@@ -81,6 +82,7 @@ class ChasquiSparkReplayOperator(SparkSubmission):
             self.submit_order(context, hook.settings.target, order)
             report: dict[str, int] = queue.drive.run(ships.report(queue.keys, report_id))
             self.log.info("Replayed %s of %s letters", report.get("moved"), report.get("matched"))
+            in_task.count("letters_replayed", report.get("moved", 0), queue.name)
             return report
 
     def _reading(self, common: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_chasqui.core.errors import BadInput, BatchConflict, UnknownBatch
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.links.job import XCOM_KEY, ChasquiJobLink, page_link
 from airflow_provider_chasqui.operators import options
 from airflow_provider_chasqui.operators.identity import derived_id
@@ -108,6 +109,8 @@ class ChasquiSparkSubmitOperator(SparkSubmission):
             else:
                 self._submit(context, hook, queue, ship_id, source)
             handle = self._handle(queue, ship_id)
+            if since != "0-0":
+                in_task.count("jobs_enqueued", handle["total"] or 0, queue.name)
             if not self.wait_for_completion:
                 return handle
             if handle["batch_id"] is None:
@@ -238,6 +241,7 @@ class ChasquiSparkSubmitOperator(SparkSubmission):
     def _finish(self, context: Context, handle: dict[str, Any], event: dict[str, Any]) -> Any:
         from airflow_provider_chasqui.triggers.waits import judge_batch
 
+        in_task.waited("batch_wait", context, handle["queue_name"])
         counts = judge_batch(event, handle["queue_name"], self._limit)
         context["ti"].xcom_push(key="counts", value=counts)
         return handle | {key: counts[key] for key in ("done", "dead") if key in counts}

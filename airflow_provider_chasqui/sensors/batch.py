@@ -32,6 +32,7 @@ class ChasquiBatchSensor(WaitingSensor):
 
     template_fields: Sequence[str] = ("batch", "queue_name", "chasqui_conn_id")
     operator_extra_links = (ChasquiJobLink(),)
+    timed_as = "batch_wait"
 
     def __init__(
         self,
@@ -125,4 +126,4 @@ class ChasquiBatchSensor(WaitingSensor):
                 self.batch, BatchSight(seen, seen.done, seen.dead)
             )
             event["dead_ids"] = queue.dead_in_batch(self.batch, limit=100) if seen.dead else []
-            return PokeReturnValue(True, self.judge(context, hook, event))
+            return PokeReturnValue(True, self.ended(context, hook, event))

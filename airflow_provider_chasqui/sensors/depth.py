@@ -30,6 +30,7 @@ class ChasquiQueueDepthSensor(WaitingSensor):
         "queue_name", "max_waiting", "max_running", "max_lag", "max_delayed", "max_dead",
         "chasqui_conn_id",
     )  # fmt: skip
+    timed_as = "depth_wait"
 
     def __init__(
         self,
@@ -94,4 +95,4 @@ class ChasquiQueueDepthSensor(WaitingSensor):
             if over:
                 self.log.info("The queue %r has no room yet: %s", self.queue_name, ", ".join(over))
                 return False
-            return PokeReturnValue(True, self.judge(context, hook, depth_event(depth)))
+            return PokeReturnValue(True, self.ended(context, hook, depth_event(depth)))

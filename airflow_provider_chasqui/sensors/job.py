@@ -28,6 +28,7 @@ class ChasquiJobSensor(WaitingSensor):
 
     template_fields: Sequence[str] = ("queue_name", "job_id", "since", "chasqui_conn_id")
     operator_extra_links = (ChasquiJobLink(),)
+    timed_as = "job_wait"
 
     def __init__(self, *, queue_name: str, job_id: str, since: str = "0-0", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -74,4 +75,4 @@ class ChasquiJobSensor(WaitingSensor):
             if found.state == "dead":
                 letters = queue.letters(limit=1, newest_first=True, job_ids=[self.job_id])
                 end = JobEnd.dead(self.job_id, letters[0] if letters else None, found.reason)
-            return PokeReturnValue(True, self.judge(context, hook, end.as_dict()))
+            return PokeReturnValue(True, self.ended(context, hook, end.as_dict()))

@@ -12,6 +12,7 @@ from airflow.sdk import BaseSensorOperator
 
 from airflow_provider_chasqui.core.errors import ChasquiError, WaitTimeout
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_task
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +27,7 @@ class WaitingSensor(BaseSensorOperator):
     """
 
     ui_color = "#e3ecd8"
+    timed_as = ""
 
     def __init__(
         self,
@@ -59,7 +61,12 @@ class WaitingSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the wait."""
         with self._soft(), ChasquiHook(self.chasqui_conn_id) as hook:
-            return self.judge(context, hook, event)
+            return self.ended(context, hook, event)
+
+    def ended(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
+        """The wait is over, one way or the other."""
+        in_task.waited(self.timed_as, context, self.resolved_queue(hook))
+        return self.judge(context, hook, event)
 
     def announce(self, context: Context) -> None:
         """Push what the extra link needs."""

@@ -37,7 +37,7 @@ class ChasquiBatchTrigger(DeclaredTrigger):
         wait = wait_batch(
             self.source, self.batch_id, self.since, limit, self.log.info, self.progress_interval
         )
-        yield fire(await guarded(wait))
+        yield fire(await guarded(wait), self.queue_name)
 
     async def on_kill(self) -> None:
         """Cancel what is left of the batch: a person ended the task that waits for it."""

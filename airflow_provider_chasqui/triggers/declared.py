@@ -7,6 +7,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_chasqui.hooks.stats import in_triggerer
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DeclaredTrigger(BaseTrigger):
@@ -21,5 +23,8 @@ class DeclaredTrigger(BaseTrigger):
         return f"{kind.__module__}.{kind.__qualname__}", values
 
 
-def fire(payload: dict[str, Any]) -> TriggerEvent:
+def fire(payload: dict[str, Any], queue_name: str) -> TriggerEvent:
+    """The event that ends a wait. One that tells of an error is counted as such."""
+    if payload.get("status") == "error":
+        in_triggerer.count("trigger_errors", 1, queue_name)
     return TriggerEvent(payload)

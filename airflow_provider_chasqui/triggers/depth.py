@@ -30,4 +30,5 @@ class ChasquiQueueDepthTrigger(DeclaredTrigger):
             self.max_waiting, self.max_running, self.max_lag, self.max_delayed, self.max_dead
         )
         source = Source(self.chasqui_conn_id, self.queue_name)
-        yield fire(await guarded(wait_depth(source, room, self.poll_interval, self.log.info)))
+        event = await guarded(wait_depth(source, room, self.poll_interval, self.log.info))
+        yield fire(event, self.queue_name)

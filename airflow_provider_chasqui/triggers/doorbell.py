@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_chasqui.core.errors import BadInput, LoginRefused, StoreError, WrongType
 from airflow_provider_chasqui.core.ops import watching
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.hooks.stats import in_triggerer
 from airflow_provider_chasqui.triggers.declared import DeclaredTrigger
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class ChasquiDoorbellTrigger(DeclaredTrigger, BaseEventTrigger):
                 left = await self._left(queue)
                 if not left:
                     continue
+                in_triggerer.count("doorbell_rings", 1, self.queue_name)
                 yield TriggerEvent({"queue_name": self.queue_name, "waiting": left})
                 await asyncio.sleep(self.ring_every)
         finally:
@@ -65,6 +67,7 @@ class ChasquiDoorbellTrigger(DeclaredTrigger, BaseEventTrigger):
         except (LoginRefused, WrongType):
             raise
         except StoreError as error:
+            in_triggerer.count("trigger_errors", 1, self.queue_name)
             self.log.warning("The doorbell of %s waits: %s", self.queue_name, error)
             await asyncio.sleep(self.ring_every)
             return 0

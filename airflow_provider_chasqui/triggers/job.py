@@ -31,7 +31,7 @@ class ChasquiJobTrigger(DeclaredTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await guarded(wait_job(self.source, self.job_id, self.since))
-        yield fire(event)
+        yield fire(event, self.queue_name)
 
     async def on_kill(self) -> None:
         """Cancel the job: a person ended the task that waits for it."""

@@ -19,6 +19,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.match import check_match, matches
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
+from airflow_provider_chasqui.hooks.stats import in_triggerer
 from airflow_provider_chasqui.triggers.declared import DeclaredTrigger
 from airflow_provider_chasqui.triggers.window import Window, Windows
 
@@ -114,4 +115,6 @@ class ChasquiMessageTrigger(DeclaredTrigger, BaseEventTrigger):
             return None
         window.wanted.update(message["entry_id"] for message in mine)
         self._fired += 1
+        in_triggerer.count("watcher_events", 1, self.queue_name)
+        in_triggerer.count("watcher_messages", len(mine), self.queue_name)
         return TriggerEvent(window.manifest(self.queue_name, mine))

@@ -43,7 +43,8 @@ class RsmqMessageTrigger(DeclaredTrigger):
         async with await hook.async_client() as client:
             keys = client.verbs.keys(self.rsmq_queue)
             async with Listener(client.link, keys.tag, keys.channel) as listener:
-                yield fire({"until": self.until} | await self._wait(client, listener))
+                event = {"until": self.until} | await self._wait(client, listener)
+                yield fire(event, self.rsmq_queue)
 
     async def _wait(self, client: AsyncRsmqClient, listener: Listener) -> dict[str, Any]:
         while True:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.ops import watching
+from airflow_provider_chasqui.hooks.stats import in_triggerer
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.engine.inbox import Inbox, Message
@@ -69,6 +70,7 @@ class Windows:
             try:
                 messages = await inbox.window(self._most, self._wait, self._idle)
             except ChasquiError as error:
+                in_triggerer.count("trigger_errors", 1, self._queue_name)
                 note = replace(note, last_error=str(error))
                 with suppress(ChasquiError):
                     await queue.drive.run(watching.note(queue.keys, queue.config.group, note))
@@ -98,6 +100,7 @@ class Windows:
 
     def failed(self, window: Window) -> None:
         """Airflow did not get the events of this window: its messages come again."""
+        in_triggerer.count("watcher_events_unstored", 1, self._queue_name)
         for message in window.messages:
             message.fail("Airflow did not store the event in time")
 

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Server
 from tests.servers import RedisServer
 from tests.system.airflow_site import AirflowSite
+from tests.system.statsd import StatsdServer
 
 DAGS = Path(__file__).parent / "dags"
 
@@ -29,7 +30,15 @@ def site_server(site_redis: RedisServer) -> Server:
 
 
 @pytest.fixture(scope="session")
-def airflow_site(site_server: Server) -> Iterator[AirflowSite]:
+def statsd() -> Iterator[StatsdServer]:
+    """Where the site sends its statistics."""
+    server = StatsdServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def airflow_site(site_server: Server, statsd: StatsdServer) -> Iterator[AirflowSite]:
     """A whole Airflow, shared by all tests of this process; about half a minute to start.
 
     Its DAGs are in tests/system/dags; what varies comes in a run's conf.
@@ -39,6 +48,7 @@ def airflow_site(site_server: Server) -> Iterator[AirflowSite]:
     env = {
         "AIRFLOW_CONN_CHASQUI_DEFAULT": json.dumps(connection),
         "AIRFLOW__CHASQUI__RECHECK_INTERVAL": "5",
+        **statsd.settings,
     }
     site = AirflowSite(DAGS, env)
     try:
