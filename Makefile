@@ -5,31 +5,36 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
+VENV ?= .venv
 WORKERS ?= 2
 HOURS ?= 1
 MINUTES ?= 10
 SEED ?=
 ARGS ?=
-BIN := .venv/bin
+PORT ?=
+BIN := $(VENV)/bin
 HEAVY := system or chaos or spark or browser or soak or wheel
 
 export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
-export PYSPARK_PYTHON := $(CURDIR)/.venv/bin/python
+export PYSPARK_PYTHON := $(abspath $(VENV))/bin/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo story test quick soak chaos check fix bench bench-quick servers setup freeze build ui clean
+.PHONY: help demo up down test quick soak chaos check fix bench bench-quick servers setup freeze build ui clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  WORKERS=4 sets how many test processes run, ARGS='-k name' goes to pytest."
+	@echo "  WORKERS=4 sets how many test processes run, ARGS='-k name' goes to pytest, PORT=9090 to up."
 
-demo: setup ## See it work: starts a server of its own, needs nothing else
+demo: setup ## See the whole story: Spark, Airflow and workers, all started here (a few minutes)
 	@$(BIN)/python -m airflow_provider_chasqui.demo
 
-story: setup ## The whole story: Spark ships, workers run, letters are replayed (a few minutes)
-	@$(BIN)/python -m airflow_provider_chasqui.demo.story
+up: setup ## Start Airflow with the Chasqui page, a server and a worker, and leave them running
+	@$(BIN)/python -m airflow_provider_chasqui.demo.up up $(PORT:%=--port %)
+
+down: setup ## Stop what `make up` started
+	@$(BIN)/python -m airflow_provider_chasqui.demo.up down
 
 test: setup servers ## Run every test, on every server (sets everything up first)
 	@echo "==> Running all tests"
@@ -71,11 +76,11 @@ servers: ## Find a Redis 8.6 and a Redis 7 for the tests, or get them (once, abo
 	@echo "==> Looking for Redis 7"
 	@$(PYTHON) tools/redis_server.py --which 7 || true
 
-setup: .venv/.ready ## Create .venv with everything in it
+setup: $(VENV)/.ready ## Create .venv with everything in it
 
-.venv/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
-	@[[ -x $(BIN)/python ]] || { echo "==> Creating .venv"; $(PYTHON) -m venv .venv; }
+	@[[ -x $(BIN)/python ]] || { echo "==> Creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@[[ -x $(BIN)/uv ]] || { echo "==> Installing the installer"; $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt uv; }
 	@echo "==> Installing the dependencies (one to three minutes, the first time)"
 	@$(BIN)/uv pip install --python $(BIN)/python -c constraints.txt -b constraints.txt -e '.[dev]' 2>&1 \

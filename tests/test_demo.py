@@ -1,31 +1,111 @@
-"""`make demo` runs, says what it promises, and leaves nothing behind."""
+"""`make demo` and `make up`, in a clean copy of the repository, as a newcomer runs them."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import httpx
 import pytest
 
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("demo")]
+ROOT = Path(__file__).parents[1]
+# The environment is the one of these tests: to make one anew takes minutes, and `make test` did it.
+READY = Path(sys.prefix) / ".ready"
 
-@pytest.mark.timeout(90)
-def test_the_demo_tells_its_story() -> None:
-    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a clone would hold, and nothing that was made since."""
+    home = tmp_path_factory.mktemp("clean") / "chasqui"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for name in tracked.split("\0"):
+        if name and (ROOT / name).exists():
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, home / name)
+    return home
+
+
+def make(copy: Path, *words: str, seconds: float) -> str:
+    """Run make there; what it starts finds our code in the copy, not in this checkout."""
+    env = os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "80", "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "airflow_provider_chasqui.demo"],
-        capture_output=True,
-        text=True,
-        timeout=80,
-        env=environment,
-        check=True,
-    )
+        ["make", "-o", str(READY), f"VENV={sys.prefix}", *words],
+        cwd=copy, env=env, capture_output=True, text=True, timeout=seconds, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    text = done.stdout
+    return done.stdout
+
+
+def left_behind(*marks: str) -> list[str]:
+    """The processes whose command line or environment tells that they belong to the copy."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            told = command + (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if int(folder.name) != os.getpid() and any(mark.encode() in told for mark in marks):
+            found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_the_demo_tells_the_whole_story(copy: Path) -> None:
+    text = make(copy, "demo", seconds=880)
     assert "…" not in text, "something does not fit into 80 columns"
-    assert re.search(r"the same again +digest-1 +no +waiting", text)
-    assert re.search(r"taken back +oops-1 +yes +cancelled", text)
-    assert "sent 50,000 of 50,000, done 0 · the same call again added 0" in text
-    assert re.search(r"50,003 +0 +1 +0 +2", text)
-    assert "the server is gone again" in text
+    for step in ("server", "workers", "Airflow", "collect"):
+        assert re.search(rf"✓ {step} ", text), text
+    assert re.search(r"✓ ship +Spark adds it up to 10,000 parcels", text)
+    assert re.search(r"✓ first_round +deferred, no slot held: 9,857 done, 143 dead", text)
+    assert re.search(r"✓ repair +Spark groups 143 dead letters", text)
+    assert re.search(r"✓ second_round +deferred, no slot held: 9,977 done, 23 dead", text)
+    assert re.search(r"✓ ship +cleared and run again, as retries do: 0 jobs added", text)
+    assert re.search(r"10,000 +jobs shipped by Spark; a second go added 0", text)
+    assert re.search(r"120 +Unrecoverable: the lift carries 30 kg at most", text)
+    assert re.search(r"23 +Unrecoverable: there is no street on it", text)
+    assert re.search(r"120 +were worth another try, and replayed", text)
+    assert re.search(r"9,977 +delivered in the end", text)
+    assert "make up" in text
+    assert left_behind(f"PYTHONPATH={copy}") == []
+
+
+@pytest.mark.timeout(600)
+def test_up_leaves_airflow_with_the_page_running_and_down_ends_all_of_it(copy: Path) -> None:
+    try:
+        text = make(copy, "up", seconds=400)
+        (url,) = re.findall(r"(http://127\.0\.0\.1:\d+)/plugin/chasqui", text)
+        (user,) = re.findall(r"login +(\S+)", text)
+        (password,) = re.findall(r"password +(\S+)", text)
+        (queues,) = re.findall(r"CHASQUI_URL=(\S+)", text)
+        with httpx.Client(base_url=url, timeout=60) as client:
+            assert client.get("/chasqui/api/overview").status_code == 401
+            login = {"username": user, "password": password}
+            token = client.post("/auth/token", json=login).json()["access_token"]
+            client.headers["Authorization"] = f"Bearer {token}"
+            assert "chasqui" in client.get("/chasqui/static/chasqui.js").text
+            overview = client.get("/chasqui/api/overview").text
+        command = [sys.executable, "-m", "airflow_provider_chasqui.cli"]
+        said = subprocess.run(
+            [*command, "add", "thumbnails", '{"image": "cat.png", "width": 32}', "--name",
+             "thumbnail", "--wait", "60s", "--url", queues],
+            capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        assert "32-cat.png" in said.stdout, said.stdout + said.stderr
+        assert "chasqui_default" in overview
+        assert "It is running already" in make(copy, "up", seconds=60)
+        assert left_behind(f"PYTHONPATH={copy}")
+    finally:
+        text = make(copy, "down", seconds=150)
+    assert "Stopped" in text
+    assert left_behind(f"PYTHONPATH={copy}") == []
+    assert "Nothing is running" in make(copy, "down", seconds=60)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +49,7 @@ OWNERS = {
     "typer": {"cli"},
     "rich": {"cli", "demo"},
     "prometheus_client": {"engine", "cli"},
+    "opentelemetry": {"engine/tracing"},
     "msgpack": {"core"},
     "croniter": {"core"},
 }
@@ -119,3 +122,22 @@ def test_importing_the_package_costs_a_dag_nothing():
         node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in top
     }
     assert libraries <= {"__future__", "importlib", "typing"}
+
+
+def test_every_name_at_the_front_door_leads_to_its_room():
+    package = importlib.import_module(HOME)
+    for name in package.__all__:
+        found = getattr(package, name)
+        assert getattr(found, "__name__", name) == name
+    assert {"Queue", "Consumer", "LeaseQueue", "RsmqClient", "PartitionedQueue"} <= set(
+        package.__all__
+    )
+    assert not hasattr(package, "Nobody")
+
+
+def test_the_front_door_opens_without_the_heavy_libraries():
+    code = (
+        f"import sys, {HOME}; print(sorted({{'redis', 'airflow', 'pyspark'}} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "[]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -104,6 +105,18 @@ def test_the_source_archive_can_be_built_from(dist: Path, tmp_path: Path) -> Non
     run(BIN / "python", "-m", "build", "--no-isolation", "--wheel", "--outdir", again, unpacked)
     with zipfile.ZipFile(only(dist, "*.whl")) as one, zipfile.ZipFile(only(again, "*.whl")) as two:
         assert sorted(one.namelist()) == sorted(two.namelist())
+
+
+def test_two_builds_are_the_same_byte_for_byte(dist: Path, tmp_path: Path) -> None:
+    """Another folder, another day: the wheel is the same, so anybody can check ours."""
+    with tarfile.open(only(dist, "*.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = only(tmp_path, f"airflow_provider_chasqui-{version()}")
+    for file in unpacked.rglob("*"):
+        os.utime(file, (10**9, 10**9))
+    again = tmp_path / "again"
+    run(BIN / "python", "-m", "build", "--no-isolation", "--wheel", "--outdir", again, unpacked)
+    assert only(again, "*.whl").read_bytes() == only(dist, "*.whl").read_bytes()
 
 
 def test_the_version_stands_in_one_place() -> None:

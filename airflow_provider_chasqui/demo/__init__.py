@@ -1,1 +1,1 @@
-"""To see it work: a first look (`make demo`), and the whole story (`make story`)."""
+"""To see it work: the whole story (`make demo`), and Airflow with the page (`make up`)."""

@@ -1,138 +1,91 @@
-"""`make demo`: see a queue at work in a few seconds; needs nothing but Python."""
+"""`make demo`: ten thousand jobs from Spark through Airflow to workers, on parts of its own."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
-from airflow_provider_chasqui.core.job import NewJob
-from airflow_provider_chasqui.core.ops.looking import Depth
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
-from airflow_provider_chasqui.core.schedule import Cron, Every
-from airflow_provider_chasqui.embedded import EmbeddedServer
-from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.demo.site import EXAMPLES, Site, interruptible
+from airflow_provider_chasqui.demo.story import DAG, QUEUE, Telling, Told, tick
 
-BATCH = 50_000
-_COLOURS = {"waiting": "green", "delayed": "yellow", "unknown": "dim", "dead": "red"}
+NEXT = (
+    ("make up", "Airflow with the Chasqui page, at an address to open"),
+    ("docs/tutorial.md", "the first hour: a queue, a worker and a DAG of your own"),
+    ("example_dags/", "this story is flagship.py; the others show a thing each"),
+    ("chasqui --help", "the same queues from the command line (in .venv/bin)"),
+)
 
 
-def main() -> None:
-    """Start a server, hand jobs off in several ways, and show where they are."""
+def main() -> int:
     console = Console(highlight=False)
-    console.print()
-    console.print(Panel.fit("[bold]Chasqui[/] · durable jobs on Redis Streams", style="cyan"))
     began = time.monotonic()
-    with EmbeddedServer() as server, Queue("emails", server.url) as queue:
-        took = (time.monotonic() - began) * 1000
-        _step(console, 1, "A server of its own", f"Valkey at {server.url}, up in {took:.0f} ms")
-        _one_by_one(console, queue)
-        _batch(console, queue)
-        _repeats(console, queue)
-        _step(console, 5, "How full the queue is", "one round trip")
-        console.print(_indent(_depth(queue.depth())))
     console.print()
-    console.print(f"[green]Done[/] in {time.monotonic() - began:.1f} s; the server is gone again.")
+    console.print(Panel.fit("[bold]Chasqui[/] · ten thousand jobs, from Spark through Airflow"))
+    with tempfile.TemporaryDirectory(prefix="chasqui-demo-") as name:
+        home = Path(name)
+        dags = home / "dags"
+        dags.mkdir()
+        shutil.copy(EXAMPLES / f"{DAG}.py", dags)
+        try:
+            with interruptible(), Site(home, dags=dags, reread=600) as site:
+                told, added = _tell(console, site)
+        except KeyboardInterrupt:
+            console.print("\n[yellow]Stopped[/]; everything is gone again.")
+            return 130
+        except ChasquiError as error:
+            console.print(f"\n{error}", style="red", markup=False)
+            return 1
+    _sum_up(console, told, added, time.monotonic() - began)
+    return 0
+
+
+def _tell(console: Console, site: Site) -> tuple[Told, int]:
+    console.print("\n[dim]  Everything starts on this machine[/]")
+    began = time.monotonic()
+    site.start_server()
+    tick(console, "server", f"a Valkey at {site.server.url}", time.monotonic() - began)
+    site.start_worker(QUEUE, options=("--processes", "2"))
+    tick(console, "workers", "two processes, a hundred jobs at a time each", 0)
+    began = time.monotonic()
+    with console.status("  Airflow") as status:
+        site.start_airflow(lambda what: status.update(f"  Airflow {what}"))
+    what = "API server, scheduler, triggerer, DAG processor"
+    tick(console, "Airflow", what, time.monotonic() - began)
+    console.print(f"\n[dim]  The DAG {DAG!r} runs[/]")
+    telling = Telling(console, site)
+    return telling.run(), telling.ship_again()
+
+
+def _sum_up(console: Console, told: Told, added: int, seconds: float) -> None:
+    died, done, dead = sum(told.died_of.values()), told.in_the_end["done"], told.in_the_end["dead"]
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(justify="right", style="bold")
+    table.add_column()
+    table.add_row(f"{told.shipped:,}", f"jobs shipped by Spark; a second go added {added}")
+    table.add_row(f"{told.at_first:,}", "delivered in the first round")
+    table.add_row(f"[red]{died:,}[/]", "died on purpose, of:")
+    for error, count in sorted(told.died_of.items(), key=lambda each: -each[1]):
+        table.add_row("", f"[dim]{count:>6}  {error}[/]")
+    table.add_row(f"{done - told.at_first:,}", "were worth another try, and replayed")
+    table.add_row(f"[green]{done:,}[/]", "delivered in the end")
+    table.add_row(f"{dead:,}", "stay dead letters, for somebody to look at")
     console.print()
-
-
-def _step(console: Console, number: int, title: str, note: str) -> None:
+    console.print(Panel(table, title="What came of it", title_align="left", width=78))
+    more = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+    for command, what in NEXT:
+        more.add_row(f"[bold]{command}[/]", what)
+    console.print(f"\n  Done in {seconds:.0f} s; everything is gone again. To try next:\n")
+    console.print(more)
     console.print()
-    console.print(f"[bold cyan]{number}[/]  [bold]{title}[/]  [dim]{note}[/]")
-
-
-def _indent(table: Table) -> Padding:
-    return Padding(table, (0, 0, 0, 3))
-
-
-def _one_by_one(console: Console, queue: Queue) -> None:
-    hour = timedelta(hours=1)
-    patient = RetryPolicy(5, Backoff("exponential", 1000, max_delay_ms=60_000))
-    digest = NewJob({"to": "edsger@example.org"}, "digest", "digest-1", unique=24 * hour)
-    kinds = [
-        ("now", NewJob({"to": "ada@example.org"}, "welcome")),
-        ("in an hour", NewJob({"to": "alan@example.org"}, "remind", delay=hour)),
-        ("with retries", NewJob({"to": "grace@example.org"}, "invoice", retry=patient)),
-        ("once a day", digest),
-        ("the same again", digest),
-        ("taken back", NewJob({"to": "barbara@example.org"}, "oops", "oops-1", delay=hour)),
-    ]
-    added = queue.add_many([job for _, job in kinds])
-    queue.cancel("oops-1")
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("job", "id", "added", "now it is"):
-        table.add_column(column, no_wrap=True)
-    for (label, _), result in zip(kinds, added, strict=True):
-        state = queue.find(result.id).state
-        shown = "cancelled" if state == "unknown" else state
-        fresh = "[green]yes[/]" if result.fresh else "[dim]no[/]"
-        table.add_row(label, result.id, fresh, Text(shown, _COLOURS[state]))
-    _step(console, 2, "Jobs of every kind", "added in one call, then looked up by id")
-    console.print(_indent(table))
-
-
-def _batch(console: Console, queue: Queue) -> None:
-    _step(console, 3, f"A batch of {BATCH:,}", "every job once, however often the call is repeated")
-    columns = (
-        TextColumn("  "), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=BATCH)
-
-        def payloads() -> Iterator[dict[str, int]]:
-            for number in range(BATCH):
-                if number % 1000 == 0:
-                    progress.update(task, completed=number)
-                yield {"customer": number}
-            progress.update(task, completed=BATCH)
-
-        began = time.monotonic()
-        batch = queue.add_batch(payloads(), batch_id="newsletter", name="newsletter")
-        rate = BATCH / (time.monotonic() - began)
-    before = queue.depth().waiting
-    queue.add_batch(({"customer": n} for n in range(BATCH)), batch_id="newsletter")
-    again = queue.depth().waiting - before
-    state = queue.batch(batch.id)
-    console.print(
-        f"   [bold]{rate:,.0f}[/] jobs/s · sent [bold]{state.sent:,}[/] of {state.total:,}, "
-        f"done {state.done:,} · the same call again added [bold]{again}[/]"
-    )
-
-
-def _repeats(console: Console, queue: Queue) -> None:
-    queue.repeat({"report": "daily"}, Cron("0 7 * * 1-5", "Europe/Berlin"), name="report")
-    queue.repeat({"ping": True}, Every(60_000), name="heartbeat")
-    _step(console, 4, "Jobs by the clock", "cron with a time zone, or every so often")
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("repeat", "next fire (UTC)"):
-        table.add_column(column, no_wrap=True)
-    for status in queue.repeats():
-        fire = datetime.fromtimestamp(status.next_fire_ms / 1000, UTC)
-        table.add_row(status.repeat.key, f"{fire:%a %d %b %Y, %H:%M:%S}")
-    console.print(_indent(table))
-
-
-def _depth(depth: Depth) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 3, 0, 0))
-    counts = {
-        "waiting": depth.waiting,
-        "running": depth.running,
-        "delayed": depth.delayed,
-        "dead": depth.dead,
-        "repeats": depth.repeats,
-    }
-    for label in counts:
-        table.add_column(label, justify="right", style="bold")
-    table.add_row(*(f"{count:,}" for count in counts.values()))
-    return table
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,157 +1,171 @@
-"""`make story`: the whole story, on a server, workers, Spark and Airflow that it starts itself."""
+"""The flagship DAG run, told while it happens: a line for each task, a bar for the batch."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
-from rich.console import Console
-from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.spinner import Spinner
+from rich.text import Text
 
+from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.core.op import Op, command
 from airflow_provider_chasqui.core.ops import listing
-from airflow_provider_chasqui.embedded import EmbeddedServer
+from airflow_provider_chasqui.demo.site import Site
 from airflow_provider_chasqui.queue import Queue
 
-DAGS = Path(__file__).parents[2] / "example_dags"
-QUEUE = "parcels"
+DAG = "flagship"
+QUEUE = "deliveries"
 STEPS = {
-    "ship": "Spark computes the parcels and ships them, exactly once",
-    "first_round": "One deferred wait follows all of them; heavy ones die",
-    "mend": "The cause is mended",
-    "replay": "Spark reads the dead letters; a SQL condition says which to replay",
-    "second_round": "The same batch is awaited again",
-    "summarise": "What came of it",
+    "collect": "a shop hands over what was bought, as JSON lines",
+    "ship": "Spark adds it up to parcels; each becomes a job",
+    "first_round": "one deferred task waits for all, without a slot",
+    "repair": "Spark groups the dead letters and replays some",
+    "second_round": "the same batch is awaited again",
 }
-_STARTS = re.compile(r"\[DAG TEST\] starting task_id=(\w+)")
-_RESULT = "FLAGSHIP "
+_WIDTH = 80
+Task = dict[str, Any]
 
 
-def main() -> int:
-    console = Console(highlight=False)
-    console.print(Panel.fit("[bold]Chasqui[/] · the whole story, in a few minutes", style="cyan"))
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="chasqui-demo-") as home, EmbeddedServer() as server:
-        env = _environment(Path(home), server.url)
-        console.print("  a Valkey of its own, two worker processes, Spark in local mode")
-        with console.status("Airflow makes its database"):
-            _airflow(env, home, "db", "migrate")
-        with _workers(env, server.url):
-            summary = _tell(console, env, home, server.url)
-    if summary is None:
-        console.print("[red]The DAG run failed[/]; its log is above.")
-        return 1
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-    for name, value in summary.items():
-        table.add_row(name, f"[bold]{value:,}[/]")
-    console.print(table)
-    console.print(
-        f"\n[green]Done[/] in {time.monotonic() - began:.0f} s. Everything is gone again."
-    )
-    console.print(
-        "Next: [bold]make up[/] for Airflow with the Chasqui page, README.md for the rest."
-    )
-    return 0
+def tick(console: Console, name: str, what: str, seconds: float) -> None:
+    """Print a line for something that is done."""
+    line = Text.assemble(("  ✓ ", "green"), (f"{name:<13}", "bold"), what)
+    line.pad_right(max(1, _WIDTH - 8 - line.cell_len))
+    line.append(f"{seconds:6.1f} s", "dim")
+    console.print(line)
 
 
-def _environment(home: Path, url: str) -> dict[str, str]:
-    host, _, port = url.removeprefix("redis://").removesuffix("/0").rpartition(":")
-    chasqui = {"conn_type": "chasqui", "host": host, "port": int(port)}
-    env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
-    return env | {
-        "AIRFLOW_HOME": str(home / "airflow"),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
-        "AIRFLOW_CONN_CHASQUI_DEFAULT": json.dumps(chasqui),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        "LIFT_IS_MENDED": str(home / "mended"),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
+@dataclass(frozen=True)
+class Told:
+    """What came of the run: how many were shipped and delivered at first, and what died of what."""
+
+    shipped: int
+    at_first: int
+    died_of: dict[str, int]
+    in_the_end: dict[str, Any]
 
 
-def _airflow(env: dict[str, str], home: str, *args: str) -> None:
-    command = [sys.executable, "-m", "airflow", *args]
-    done = subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"airflow {' '.join(args)} failed:\n{done.stdout}{done.stderr}")
+class Telling:
+    """Follows a DAG run through Airflow's API and shows what it sees."""
+
+    def __init__(self, console: Console, site: Site):
+        self._console = console
+        self._site = site
+        columns = (TextColumn("     "), BarColumn(40), MofNCompleteColumn())
+        self._bars = Progress(*columns, TextColumn("{task.description}"), console=console)
+        self._bar = self._bars.add_task("", total=None, visible=False)
+        self._now = Spinner("dots", style="cyan")
+        self._told: set[str] = set()
+        self._run = ""
+        self._batch: str | None = None
+
+    def run(self) -> Told:
+        """Run the DAG; returns what came of it."""
+        self._run = self._site.trigger(DAG)
+        self._follow()
+        first, second = self._xcom("first_round"), self._xcom("second_round")
+        return Told(self._xcom("ship")["total"], first["done"], self._xcom("repair"), second)
+
+    def ship_again(self) -> int:
+        """Clear the task that shipped and let it run anew; returns how many jobs that added."""
+        with Queue(QUEUE, self._site.server.url) as queue:
+            before = queue.drive.run(_entries_added(queue))
+            began = time.monotonic()
+            dag, _, run_id = self._run.removeprefix("dags/").partition("/dagRuns/")
+            self._site.api(
+                "POST", f"dags/{dag}/clearTaskInstances", task_ids=["ship"], dag_run_id=run_id,
+                dry_run=False, only_failed=False, include_downstream=False,
+            )  # fmt: skip
+            self._follow()
+            added = queue.drive.run(_entries_added(queue)) - before
+        what = f"cleared and run again, as retries do: {added} jobs added"
+        tick(self._console, "ship", what, time.monotonic() - began)
+        return added
+
+    def _follow(self) -> None:
+        """Show what happens until the run has ended; raise if it failed."""
+        shown = Live(Group(self._now, self._bars), console=self._console, transient=True)
+        with Queue(QUEUE, self._site.server.url) as queue, shown:
+            state = ""
+            while state not in ("success", "failed"):
+                for _ in range(4):  # the server is asked more often than Airflow
+                    time.sleep(0.25)
+                    self._measure(queue)
+                state = self._site.api("GET", self._run)["state"]
+                self._site.check()
+                self._show(self._tasks())
+        failed = [name for name, task in self._tasks().items() if task["state"] == "failed"]
+        if failed:
+            raise ChasquiError(f"the task {failed[0]} failed:\n{self._log(failed[0])}")
+
+    def _tasks(self) -> dict[str, Task]:
+        found = self._site.api("GET", f"{self._run}/taskInstances?limit=100")["task_instances"]
+        by_name = {task["task_id"]: task for task in found}
+        return {name: by_name[name] for name in STEPS if name in by_name}
+
+    def _show(self, tasks: dict[str, Task]) -> None:
+        for name, task in tasks.items():
+            if task["state"] == "success" and name not in self._told:
+                self._told.add(name)
+                tick(self._console, name, self._outcome(name), _seconds(task))
+        current = [name for name, task in tasks.items() if task["state"] not in (None, "success")]
+        if current:
+            name, state = current[0], tasks[current[0]]["state"]
+            text = Text.assemble(f" {name:<13}", STEPS[name], (f"  {state}", "dim"))
+            self._now.update(text=text)
+
+    def _outcome(self, name: str) -> str:
+        """What a task did, in figures from its XCom where it has some."""
+        found = self._xcom(name)
+        if name == "ship":
+            return f"Spark adds it up to {found['total']:,} parcels, each a job"
+        if name in ("first_round", "second_round"):
+            return f"deferred, no slot held: {found['done']:,} done, {found['dead']} dead"
+        if name == "repair":
+            return f"Spark groups {sum(found.values())} dead letters, replays the worthy"
+        return STEPS[name]
+
+    def _measure(self, queue: Queue) -> None:
+        """Ask the server how far the batch is: what any sensor or page would ask."""
+        if self._batch is None:
+            self._batch = next(iter(queue.drive.flow(listing.batch_ids(queue.keys, 1))), None)
+        if self._batch is not None:
+            found = queue.batch(self._batch)
+            self._bars.update(
+                self._bar, total=found.total, completed=found.settled,
+                description=f"[red]{found.dead} dead" if found.dead else "",
+                visible=bool(found.total),
+            )  # fmt: skip
+
+    def _xcom(self, task_id: str) -> Any:
+        path = f"{self._run}/taskInstances/{task_id}/xcomEntries"
+        return self._site.api("GET", f"{path}/return_value?stringify=false")["value"]
+
+    def _log(self, task_id: str) -> str:
+        lines = self._site.api("GET", f"{self._run}/taskInstances/{task_id}/logs/1")["content"]
+        said = [str(line.get("event", line)) for line in lines[-30:]]
+        errors = [error for line in lines for error in line.get("error_detail") or ()]
+        said += [f"{error['exc_type']}: {error['exc_value']}" for error in errors]
+        return "\n".join(said)
 
 
-@contextmanager
-def _workers(env: dict[str, str], url: str) -> Iterator[None]:
-    args = ["flagship_handlers:handlers", "--queue", QUEUE, "--url", url, "--processes", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_provider_chasqui.cli", "worker", *args],
-        env=env, cwd=DAGS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
+def _entries_added(queue: Queue) -> Op[int]:
+    """How many entries a queue ever had."""
+
+    def parse(reply: Any) -> int:
+        pairs = (
+            dict(zip(reply[::2], reply[1::2], strict=True)) if isinstance(reply, list) else reply
+        )
+        return int(pairs[b"entries-added"])
+
+    return command("XINFO", "STREAM", queue.keys.stream, parse=parse)
 
 
-def _tell(console: Console, env: dict[str, str], home: str, url: str) -> dict[str, int] | None:
-    """Run the DAG and show each step as it begins; returns what the last task returned."""
-    script = (
-        "import json; from airflow.dag_processing.dagbag import DagBag;"
-        f"dag = DagBag({str(DAGS / 'flagship.py')!r}).dags['flagship'];"
-        "run = dag.test(); ti = run.get_task_instance('summarise');"
-        "found = ti.xcom_pull('summarise') if run.state == 'success' else None;"
-        f"print({_RESULT!r} + json.dumps(found))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=env, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    log: list[str] = []
-    reading = threading.Thread(target=_read, args=(process, log), daemon=True)
-    reading.start()
-    columns = (TextColumn("   settled"), BarColumn(30), MofNCompleteColumn())
-    seen = 0
-    with Queue(QUEUE, url) as queue, Progress(*columns, console=console, transient=True) as bars:
-        bar = bars.add_task("", total=None)
-        while reading.is_alive() or seen < len(log):
-            for line in log[seen:]:
-                seen += 1
-                started = _STARTS.search(line)
-                if started and started[1] in STEPS:
-                    number = list(STEPS).index(started[1]) + 1
-                    console.print(f"[bold cyan]{number}[/]  {STEPS[started[1]]}")
-            _measure(queue, bars, bar)
-            reading.join(0.2)
-    process.wait()
-    said = [line.removeprefix(_RESULT) for line in log if line.startswith(_RESULT)]
-    summary: dict[str, int] | None = json.loads(said[0]) if said else None
-    if summary is None:
-        console.print("".join(log[-60:]), markup=False)
-    return summary
-
-
-def _read(process: subprocess.Popen[str], log: list[str]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        log.append(line)  # noqa: PERF402 (seen line by line while it runs)
-
-
-def _measure(queue: Queue, bars: Progress, bar: TaskID) -> None:
-    """Ask the server how far the batch is: what any sensor or page would ask."""
-    for batch_id in queue.drive.flow(listing.batch_ids(queue.keys, 1)):
-        found = queue.batch(batch_id)
-        bars.update(bar, total=found.total, completed=found.settled)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _seconds(task: Task) -> float:
+    began, ended = (datetime.fromisoformat(task[key]) for key in ("start_date", "end_date"))
+    return (ended - began).total_seconds()

@@ -19,7 +19,7 @@ from tests.provider.conftest import connection_json, working
 from tests.servers import RedisServer, valkey_binary
 
 ROOT = Path(__file__).parents[2]
-OLDEST = "3.1"
+OLDEST = os.environ.get("CHASQUI_OLDEST_AIRFLOW", "3.1")
 EXAMPLES = (
     "enqueue_and_wait", "batch_of_ten_thousand", "fan_out_with_back_pressure", "dlq_replay_daily",
     "results_to_next_task", "consume_in_a_task",

@@ -1,0 +1,10 @@
+# One image for Airflow, Spark and the worker, so that all three have the same Python and the same code.
+FROM apache/airflow:3.3.2-python3.12
+USER root
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/* \
+    && install -d -o airflow -g root /shared
+USER airflow
+COPY --chown=airflow:root . /opt/chasqui
+RUN pip install --no-cache-dir '/opt/chasqui[pyspark,messaging,metrics]'

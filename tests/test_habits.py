@@ -1,0 +1,80 @@
+"""The files beside the code agree with it: registry, Docker, workflow, templates."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_provider_chasqui.demo.up import QUEUES
+from tests import test_snippets
+from tests.test_site import classes
+
+ROOT = Path(__file__).parents[1]
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((ROOT / name).read_text("utf-8"))
+
+
+def listed() -> dict[str, str]:
+    rooms = [value for value in read(".airflow-registry.yaml").values() if isinstance(value, list)]
+    return {each["module"]: each["description"] for room in rooms for each in room}
+
+
+def test_the_registry_lists_every_class_once_with_a_description() -> None:
+    assert sorted(path.rpartition(".")[2] for path in listed()) == classes()
+    assert all(listed().values())
+
+
+@pytest.mark.parametrize("path", sorted(listed()))
+def test_what_the_registry_lists_is_there(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    assert isinstance(getattr(importlib.import_module(module), name), type)
+
+
+def test_compose_starts_what_the_page_on_deployment_says() -> None:
+    """It cannot be run here; so it is at least read, down to the command line of its worker."""
+    services = read("docker-compose.yml")["services"]
+    assert set(services) == {"redis", "airflow", "spark", "spark-worker", "worker"}
+    assert services["redis"]["image"] == "redis:8.6"
+    program, *words = services["worker"]["entrypoint"]
+    assert program == "chasqui"
+    test_snippets.parse(test_snippets.chasqui(), words)
+    assert {word.partition("=")[2] for word in words if word.startswith("--queue=")} == set(QUEUES)
+    for name in ("airflow", "worker"):
+        environment = services[name]["environment"]
+        assert environment["CHASQUI_URL"] == "redis://redis:6379/0"
+
+
+def test_the_image_has_the_airflow_that_is_tested() -> None:
+    (pinned,) = re.findall(r"^apache-airflow==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    assert f"FROM apache/airflow:{pinned}-" in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_workflow_names_servers_that_the_tests_know() -> None:
+    jobs = read(".github/workflows/tests.yml")["jobs"]
+    fixtures = (ROOT / "tests" / "conftest.py").read_text()
+    for server in jobs["server"]["strategy"]["matrix"]["server"]:
+        assert f'"{server}"' in fixtures, server
+    assert "3.1" in jobs["airflow"]["strategy"]["matrix"]["airflow"]
+    assert jobs["all"]["steps"][-1]["run"].endswith(".ci/run")
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md")), ids=str
+)
+def test_an_issue_template_has_a_name_and_a_purpose(page: Path) -> None:
+    _, head, body = page.read_text("utf-8").split("---\n", 2)
+    assert {"name", "about"} <= set(yaml.safe_load(head))
+    assert body.strip()
+
+
+def test_the_changelog_has_a_heading_for_the_wire() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    for release in re.split(r"^## ", text, flags=re.M)[1:]:
+        assert "### Wire" in release

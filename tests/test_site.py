@@ -1,0 +1,78 @@
+"""The documentation builds without a warning, and leaves no page and no operator out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "airflow_provider_chasqui"
+AIRFLOW_ROOMS = ("operators", "sensors", "triggers", "hooks", "notifications")
+CLASS = re.compile(r"^class ((?:Chasqui|Rsmq)\w*(?:Operator|Sensor|Trigger|Hook|Notifier))\(", re.M)
+
+
+def classes() -> list[str]:
+    return sorted(
+        name
+        for room in AIRFLOW_ROOMS
+        for file in (PACKAGE / room).glob("*.py")
+        for name in CLASS.findall(file.read_text("utf-8"))
+    )
+
+
+def settings() -> dict[str, Any]:
+    class Loader(yaml.SafeLoader):
+        """Reads mkdocs.yml, which may name Python objects."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    loaded: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)
+    return loaded
+
+
+def pages(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for each in nav if isinstance(nav, list) else nav.values() if isinstance(nav, dict) else ():
+        yield from pages(each)
+
+
+@pytest.mark.timeout(240)
+def test_it_builds_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True, text=True, timeout=230, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    reference = (tmp_path / "reference" / "operators" / "index.html").read_text("utf-8")
+    assert "wait_for_completion" in reference
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert there - set(pages(settings()["nav"])) == set()
+
+
+@pytest.mark.parametrize("name", classes())
+def test_every_operator_sensor_and_trigger_has_its_place(name: str) -> None:
+    assert f"`{name}" in (DOCS / "airflow" / "index.md").read_text("utf-8")
+
+
+def test_there_are_classes() -> None:
+    assert len(classes()) > 15
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_the_front_pages_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text("utf-8"))
+    assert [link for link in links if not (ROOT / link).exists()] == []
