@@ -11,4 +11,5 @@ if holder == ARGV[1] then
   redis.call('EXPIRE', KEYS[1], ARGV[2])
   return 1
 end
+redis.call('EXPIRE', KEYS[1], ARGV[2], 'NX') -- a lock without an end, left by whomever, would keep all out for ever
 return 0

@@ -52,7 +52,8 @@ class Settler:
             lambda settled: len(settled.result or b""),
         )  # fmt: skip
         self._parked = Outbox[Parked](
-            "retries", lambda each: delivery.retry(keys, group, [parked.row for parked in each]),
+            "retries",
+            lambda each: delivery.retry(keys, group, desk.consumer, [p.row for p in each]),
             self._were_parked, lambda parked: len(parked.row[2]),
         )  # fmt: skip
         kept = config.letters_kept or 0
@@ -62,7 +63,7 @@ class Settler:
             self._were_buried, lambda burial: len(burial[0].d),
         )  # fmt: skip
         self._released = Outbox[tuple[str, bytes, bytes]](
-            "entries handed back", lambda each: delivery.release(keys, group, each),
+            "entries handed back", lambda each: delivery.release(keys, group, desk.consumer, each),
             self._were_released, lambda entry: len(entry[1]),
         )  # fmt: skip
         self._forgotten = Outbox[str](

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.harness.history import History, Verdict, explain
 from tests.chaos.harness.plan import draw
 from tests.chaos.harness.stage import Stage, play
 from tests.servers import RedisServer, valkey_binary
@@ -15,6 +16,11 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.xdist_group("chaos-harness"),
 ]
+
+
+def told(history: History, verdict: Verdict) -> str:
+    stories = [explain(history, ids[0]) for ids in verdict.broken.values()]
+    return "\n\n".join([str(verdict), *stories])
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -28,8 +34,8 @@ def test_nothing_is_lost_and_nothing_is_doubled(
         RedisServer.start(binary, "--appendfsync", "always", aof=True) as server,
         Stage(server, dialect, tmp_path) as stage,
     ):
-        history, verdict = play(stage, draw(seed))
-    assert not verdict.broken, str(verdict)
+        history, verdict = play(stage, draw(seed, seconds=11))
+    assert not verdict.broken, told(history, verdict)
     assert len(history.struck) >= 10
-    assert len({run.job_id for run in history.runs}) > 300
-    assert sum(add.outcome == "acked" for add in history.adds) > 300
+    assert len({run.job_id for run in history.runs}) > 200
+    assert sum(add.outcome == "acked" for add in history.adds) > 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -9,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_chasqui.queue import AsyncQueue
 from tests.chaos.harness.stage import Stage, wait_for
+from tests.conftest import Server
+from tests.engine.conftest import until, working
+from tests.raw import plain_client
 from tests.servers import RedisServer, valkey_binary
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(200)]
@@ -31,3 +36,32 @@ def test_a_stop_while_a_killed_process_is_being_replaced_is_no_trouble(stage: St
     os.kill(victim, signal.SIGKILL)
     wait_for(lambda: stage.children() not in ([], [victim]), "no process takes its place")
     stage.stop_workers()
+
+
+@pytest.mark.parametrize("fixture", ["native_server", "portable_server"])
+async def test_a_failed_run_does_not_put_back_a_job_that_another_worker_took_over(
+    request: pytest.FixtureRequest, fixture: str, queue_name: str
+) -> None:
+    """It ran again beside the other, with the number of a run that had been."""
+    server: Server = request.getfixturevalue(fixture)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: object) -> None:
+        began.set()
+        await go_on.wait()
+        raise ValueError("too late")
+
+    async with AsyncQueue(queue_name, server.url, dialect=server.dialect) as queue:
+        with plain_client(server.url) as client:
+            await queue.add("once", id="j")
+            async with working(queue, handle) as consumer:
+                await asyncio.wait_for(began.wait(), 30)
+                [held] = client.xpending_range(queue.keys.stream, "default", "-", "+", 9)
+                other = ("default", "other", 0, [held["message_id"]])
+                client.xclaim(queue.keys.stream, *other)
+                go_on.set()
+                counts = consumer.metrics.counts
+                await until(lambda: counts["settled_elsewhere"] == 1)
+                assert client.zcard(queue.keys.delayed) == 0
+                [still] = client.xpending_range(queue.keys.stream, "default", "-", "+", 9)
+                assert still["consumer"] == b"other"

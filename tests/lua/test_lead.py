@@ -25,3 +25,13 @@ def test_who_comes_after_the_end_leads(bench):
     lead(bench, "a")
     bench.client.delete(bench.keys.promoter_lock)
     assert lead(bench, "b") == 1
+
+
+def test_a_lock_without_an_end_gets_one(bench):
+    lock = bench.keys.promoter_lock
+    bench.client.set(lock, "nobody")
+    assert bench.call("lead", [lock], "me", 5) == 0
+    assert 0 < bench.life_ms(lock) <= 5000
+    bench.client.pexpire(lock, 60_000)
+    assert bench.call("lead", [lock], "me", 5) == 0
+    assert bench.life_ms(lock) > 5000

@@ -10,6 +10,7 @@ from typing import Any
 from airflow_provider_chasqui.core.batch import (
     BATCH_LIFE_MS,
     MAX_INDEX,
+    MAX_PARTS,
     Batch,
     BatchProgress,
     Place,
@@ -25,12 +26,14 @@ from airflow_provider_chasqui.core.chunks import (
 )
 from airflow_provider_chasqui.core.codec import encode_member, encode_name
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import BadInput, DecodeError
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, as_is, command, script
 from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.policy import RetryPolicy
 from airflow_provider_chasqui.core.prepare import envelope
+
+_NUMBERS = frozenset(("total", "parts", "created"))
 
 
 class PartOptions:
@@ -173,21 +176,28 @@ def progress(keys: Keys, batch: str) -> Flow[BatchProgress | None]:
     fields = yield command("HGETALL", keys.batch(batch), parse=_hash)
     if not fields:
         return None
-    sent = {int(key[5:]): int(value) for key, value in fields.items() if key.startswith("sent:")}
-    parts = int(fields["parts"]) if "parts" in fields else max(sent, default=-1) + 1
+    try:
+        numbers = {key: int(value) for key, value in fields.items() if key in _NUMBERS}
+        sent = {int(key[5:]): int(value) for key, value in fields.items() if key[:5] == "sent:"}
+    except ValueError as cause:
+        raise DecodeError(
+            f"the record of batch {batch!r} is not what we write: {cause}; find out who else "
+            "writes under this queue's name, and remove it"
+        ) from cause
+    parts = numbers.get("parts", max(sent, default=-1) + 1)
     counts: list[int] = []
-    if parts:
+    if 0 < parts <= MAX_PARTS:
         names = [keys.batch_done(batch, part) for part in range(parts)]
         names += [keys.batch_dead(batch, part) for part in range(parts)]
         counts = yield [command("BITCOUNT", name, parse=as_int) for name in names]
     return BatchProgress(
         id=batch,
-        total=int(fields["total"]) if "total" in fields else None,
+        total=numbers.get("total"),
         parts=parts,
         sent=sum(sent.values()),
         done=sum(counts[:parts]),
         dead=sum(counts[parts:]),
-        created_at_ms=int(fields["created"]) if "created" in fields else None,
+        created_at_ms=numbers.get("created"),
         source=fields.get("source", ""),
     )
 

@@ -136,9 +136,11 @@ def settle_with(keys: Keys, group: str, entries: Iterable[Settled]) -> Op[list[b
     return script("settle", as_flags, names, args)
 
 
-def retry(keys: Keys, group: str, parked: Sequence[tuple[str, int, bytes]]) -> Op[list[bool]]:
+def retry(
+    keys: Keys, group: str, consumer: str, parked: Sequence[tuple[str, int, bytes]]
+) -> Op[list[bool]]:
     """Settle entries and put (entry id, due ms, member) back into the delayed set."""
-    args: list[Arg] = [group]
+    args: list[Arg] = [group, consumer]
     for entry_id, run_at_ms, member in parked:
         args += (entry_id, run_at_ms, member)
     return script("retry", as_flags, [keys.stream, keys.delayed], args)
@@ -195,9 +197,11 @@ def keep(keys: Keys, group: str, consumer: str, ids: Sequence[str]) -> Op[list[b
     return _tolerant(script("keep", as_flags, [keys.stream], [group, consumer, *ids]), len(ids))
 
 
-def release(keys: Keys, group: str, entries: Sequence[tuple[str, bytes, bytes]]) -> Op[list[bool]]:
+def release(
+    keys: Keys, group: str, consumer: str, entries: Sequence[tuple[str, bytes, bytes]]
+) -> Op[list[bool]]:
     """Hand entries (id, d, n) back unrun; another consumer has them at once."""
-    args: list[Arg] = [group]
+    args: list[Arg] = [group, consumer]
     for entry in entries:
         args += entry
     return script("release", as_flags, [keys.stream], args)

@@ -62,9 +62,17 @@ def status(keys: Keys, group: str) -> Flow[WatcherStatus]:
         command("GET", keys.watcher(group), parse=as_is),
         command("TTL", keys.watcher(group), parse=int),
     ]
-    watcher = Watcher(**json.loads(raw)) if raw else None
+    watcher = _note(raw)
     seen = _NOTE_LIFE_S - left_s if watcher else None
     return WatcherStatus(group, watcher, seen, depth.lag, depth.running)
+
+
+def _note(raw: bytes | None) -> Watcher | None:
+    """What a watcher wrote; what cannot be read was written by no watcher."""
+    try:
+        return Watcher(**json.loads(raw)) if raw else None
+    except (TypeError, ValueError):
+        return None
 
 
 def left(keys: Keys, group: str, life_ms: int) -> Flow[int]:

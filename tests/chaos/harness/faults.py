@@ -34,6 +34,9 @@ class Faults:
 
     def strike(self, fault: Fault) -> None:
         began = time.monotonic()
+        if fault.kind in self._stage.hooks:
+            self._stage.hooks[fault.kind]()
+            return self._note(fault.kind, began)
         method: Callable[[Fault], tuple[int, ...] | None] = getattr(self, f"_{fault.kind}")
         pids = method(fault)
         # A stopped one is woken by a timer, and noted then.

@@ -60,7 +60,17 @@ class Struck:
     @property
     def outage(self) -> bool:
         """Whether it held the server away for so long that entries may have been taken over."""
-        return not self.pids and self.ended - self.began + RETURN_S > CLAIM_S - 1
+        long = self.ended - self.began + RETURN_S > CLAIM_S - 1
+        return not self.pids and (long or self.forgets)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the server that took over may lack what the old one did last.
+
+        Jobs are then delivered again as if they had never been, and a repeat fires again. What was
+        confirmed is there.
+        """
+        return self.kind == "failover"
 
 
 @dataclass
@@ -175,10 +185,11 @@ def _judge_runs(verdict: Verdict, history: History, runs: list[Run], wish: Wish 
     job_id = runs[0].job_id
     if wish is None and runs[0].name != "tick":
         verdict.blame("phantom", job_id)
-    if len(runs) > (wish.max_attempts if wish else 25):
-        verdict.blame("over budget", job_id)
-    if len({run.attempt for run in runs}) < len(runs):
-        verdict.blame("same attempt twice", job_id)
+    if not _forgotten(history, runs):
+        if len(runs) > (wish.max_attempts if wish else 25):
+            verdict.blame("over budget", job_id)
+        if len({run.attempt for run in runs}) < len(runs):
+            verdict.blame("same attempt twice", job_id)
     verdict.reruns += len(runs) - 1
     for run, following in pairwise(runs):
         if run.how in ("failed", "cut") and (run.end or 0) <= following.start:
@@ -186,6 +197,15 @@ def _judge_runs(verdict: Verdict, history: History, runs: list[Run], wish: Wish 
         if not _excused(history, run, following):
             finished = run.how == "ok" and (run.end or 0) <= following.start
             verdict.blame("doubled" if finished else "beside itself", job_id)
+
+
+def _forgotten(history: History, runs: list[Run]) -> bool:
+    """Whether the server may have forgotten that the job had been delivered."""
+    return any(
+        fault.forgets and fault.began <= runs[-1].start
+        and (runs[0].end or runs[0].start) >= fault.began - GRACE_S
+        for fault in history.struck
+    )  # fmt: skip
 
 
 def _excused(history: History, run: Run, again: Run) -> bool:
@@ -245,5 +265,28 @@ def _judge_batch(verdict: Verdict, history: History, letters: Counter[str]) -> N
 
 def _judge_ticks(verdict: Verdict, history: History) -> None:
     fired = {run.job_id for run in history.runs if run.name == "tick"}
-    if history.repeat_left or len(fired) != history.scenario.ticks:
+    wanted = {history.scenario.ticks}
+    if any(fault.forgets for fault in history.struck):
+        wanted |= {history.scenario.ticks + n for n in range(1, 4)}
+    if history.repeat_left or len(fired) not in wanted:
         verdict.blame(f"repeat fired {len(fired)} of {history.scenario.ticks}", "tick")
+
+
+def explain(history: History, job_id: str) -> str:
+    """Everything that is known of a job, in order, with the faults: for whoever has to find out."""
+    adds = [(add.began, f"add {add.outcome} fresh={add.fresh}") for add in history.adds
+            if add.job_id == job_id]  # fmt: skip
+    runs = [line for run in history.runs if run.job_id == job_id for line in _told(run)]
+    first = min((at for at, _ in adds + runs), default=0.0)
+    faults = [
+        (fault.began, f"{fault.kind} for {fault.ended - fault.began:.2f} {fault.pids or ''}")
+        for fault in history.struck
+    ]
+    lines = sorted(adds + runs + faults)
+    return "\n".join(f"{at - first:8.3f}  {what}" for at, what in lines)
+
+
+def _told(run: Run) -> list[tuple[float, str]]:
+    who = f"attempt {run.attempt} in {run.pid}"
+    end = [] if run.end is None else [(run.end, f"{run.how}: {who}")]
+    return [(run.start, f"start {who}"), *end]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.chaos.harness.history import History, Verdict
+from tests.chaos.harness.history import History, Verdict, explain
 from tests.chaos.harness.plan import draw
 from tests.chaos.harness.stage import Stage, play
 from tests.servers import RedisServer, valkey_binary
@@ -86,6 +86,8 @@ def _one(tally: Tally, seed: int, seconds: float, dialect: str, binary: Path) ->
     tally.take(f"{seed} {dialect}", history, verdict)
     said = str(verdict) or "all promises kept"
     print(f"seed {seed}, {dialect}: {len(history.runs)} runs, {said}", file=sys.stderr, flush=True)
+    for what, ids in verdict.broken.items():
+        print(f"{what}, {ids[0]}:\n{explain(history, ids[0])}", file=sys.stderr, flush=True)
 
 
 def render(

@@ -70,11 +70,22 @@ class Stage:
         self.proxy = Proxy(server.url)
         self.url = url or f"{self.proxy.url}/0?timeout=3&connect_timeout=3&retries=60"
         self.skew = Skew(folder)
-        self.client: Any = redis.Redis.from_url(
-            server.url, protocol=2, socket_timeout=20, retry=redis.retry.Retry(_pauses(), 20)
-        )
+        self.client: Any = None
+        self.look_at(server)
+        # Faults that only this stage knows, by their kind.
+        self.hooks: dict[str, Callable[[], None]] = {}
         self._log = (folder / "workers.log").open("ab")
         self._supervisors: list[subprocess.Popen[bytes]] = []
+
+    def look_at(self, server: RedisServer, **options: Any) -> None:
+        """From now on this is the server that holds the queue."""
+        if self.client is not None:
+            self.client.close()
+        self.server = server
+        self.client = redis.Redis.from_url(
+            server.url, protocol=2, socket_timeout=20,
+            retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.2), 20), **options,
+        )  # fmt: skip
 
     def start_workers(self, count: int = SUPERVISORS) -> None:
         for _ in range(count):
@@ -153,10 +164,6 @@ class Stage:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _pauses() -> Any:
-    return redis.backoff.ConstantBackoff(0.2)
 
 
 def wait_for(what: Callable[[], Any], complaint: str, seconds: float = PATIENCE_S) -> None:

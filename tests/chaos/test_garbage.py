@@ -1,0 +1,151 @@
+"""Garbage under a queue's keys: a clear error or a letter, never a dead loop, nobody stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.queue import AsyncQueue
+from tests.conftest import Server
+from tests.engine.conftest import PUNCTUAL, until, working
+from tests.raw import plain_client
+from tests.servers import RedisServer, valkey_binary
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+
+SOON = timedelta(milliseconds=50)
+# Far more than a worker in trouble asks, far less than one that spins.
+CALM = 3000
+JUNK = [b"", b"\x00", b"\xff" * 40, b"\x05\x00\x00\x00ab", b"\x93\xc1", b"{}", b"a" * 5000]
+SCORES = ["-inf", "-1e300", "0", "1", "0.5"]
+
+
+@pytest.fixture(scope="module", params=["native", "portable"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Nobody else's commands may be counted here."""
+    native = request.param == "native"
+    binary = request.getfixturevalue("redis86_binary") if native else valkey_binary()
+    with RedisServer.start(binary) as server:
+        yield Server(server.url, request.param)
+
+
+@pytest.fixture
+async def queue(own_server: Server, queue_name: str) -> AsyncIterator[AsyncQueue]:
+    async with AsyncQueue(queue_name, own_server.url, dialect=own_server.dialect) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(own_server: Server) -> Iterator[Any]:
+    with plain_client(own_server.url) as client:
+        yield client
+
+
+def handler(ran: list[Any]) -> Any:
+    async def handle(job: Any) -> None:
+        ran.append(job.payload)
+
+    return handle
+
+
+def is_calm(client: Any, seconds: float = 1.0) -> bool:
+    before = client.info("stats")["total_commands_processed"]
+    began = time.monotonic()
+    time.sleep(seconds)
+    asked = client.info("stats")["total_commands_processed"] - before
+    return bool(asked / (time.monotonic() - began) < CALM)
+
+
+WRONG = ("delayed", "dlq", "events", "repeat", "cancelled", "promoter_lock", "scheduler_lock")
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_key_of_another_type_stops_only_what_needs_it(
+    queue: AsyncQueue, client: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, ran = getattr(queue.keys, name), list[Any]()
+    client.rpush(key, "not ours")
+    async with working(queue, handler(ran), scheduler=PUNCTUAL):
+        await queue.add("now")
+        await until(lambda: ran == ["now"])
+        # The read above does not need the key; whoever does says so, with the code, and waits.
+        await until(lambda: name == "cancelled" or "CMQ-301" in caplog.text)
+        assert await asyncio.to_thread(is_calm, client)
+        assert client.lrange(key, 0, -1) == [b"not ours"]
+        client.delete(key)
+        await queue.add("later", delay=SOON)
+        await queue.repeat("tick", Every(100), key="r", limit=2)
+        await until(lambda: sorted(ran) == ["later", "now", "tick", "tick"], 60)
+
+
+async def test_garbage_in_every_collection_stops_nobody(queue: AsyncQueue, client: Any) -> None:
+    keys, ran = queue.keys, list[Any]()
+    for number, junk in enumerate(JUNK):
+        client.zadd(keys.delayed, {junk + b"%d" % number: SCORES[number % len(SCORES)]})
+        client.zadd(keys.delayed, {b"\x00" + junk + b"%d" % number: 2.0})
+        client.xadd(keys.stream, {"d": junk, "n": junk})
+        client.xadd(keys.stream, {"x": junk})
+        client.xadd(keys.events, {"e": junk, "id": junk, "ts": junk})
+        client.xadd(keys.events, {"x": junk})
+        client.xadd(keys.dlq, {"d": junk, "reason": junk, "attempts": junk, "failed_at": junk})
+        client.xadd(keys.dlq, {"x": junk})
+        client.zadd(keys.repeat, {junk + b"%d" % number: SCORES[number % len(SCORES)]})
+        client.hset(keys.repeat_spec(f"junk-{number}"), mapping={"spec": junk, "fired": junk})
+        client.zadd(keys.repeat, {f"junk-{number}": 1})
+        client.zadd(keys.cancelled, {junk: SCORES[number % len(SCORES)]})
+    async with working(queue, handler(ran), scheduler=PUNCTUAL):
+        await queue.add("now")
+        await queue.add("later", delay=SOON)
+        await queue.repeat("tick", Every(100), key="good", limit=2)
+        await until(lambda: sorted(ran) == ["later", "now", "tick", "tick"], 60)
+        await until(lambda: client.zcard(keys.delayed) == 0 and client.xlen(keys.stream) == 0, 60)
+        assert await asyncio.to_thread(is_calm, client)
+    # Nothing was dropped in silence: what was no job is a letter.
+    letters = await queue.letters(limit=1000)
+    reasons = {letter.reason for letter in letters}
+    assert {"malformed", "decode_failed"} <= reasons
+    assert len(letters) >= 4 * len(JUNK)
+    await queue.depth()
+    await queue.events(limit=1000)
+    await queue.repeats(limit=1000)
+    await queue.replay(limit=1000)
+    await queue.purge()
+    assert (await queue.depth()).dead == 0
+
+
+async def test_garbage_under_single_names_is_an_error_or_nothing(
+    queue: AsyncQueue, client: Any
+) -> None:
+    keys = queue.keys
+    for junk in JUNK:
+        client.set(keys.result("j"), junk)
+        client.set(keys.progress("j"), junk)
+        client.set(keys.watcher("default"), junk)
+        client.delete(keys.batch("b"))
+        client.hset(keys.batch("b"), mapping={"total": junk, "parts": junk, "sent:x": junk})
+        for ask in (
+            lambda: queue.result("j"), lambda: queue.progress("j"), lambda: queue.batch("b"),
+            lambda: queue.watcher(), lambda: queue.find("j"), lambda: queue.dead_in_batch("b"),
+        ):  # fmt: skip
+            with suppress(ChasquiError):
+                await ask()
+
+
+@pytest.mark.parametrize("name", ["promoter_lock", "scheduler_lock"])
+async def test_a_lock_without_an_end_keeps_nobody_out_for_ever(
+    queue: AsyncQueue, client: Any, name: str
+) -> None:
+    client.set(getattr(queue.keys, name), "nobody")
+    ran: list[Any] = []
+    async with working(queue, handler(ran), scheduler=PUNCTUAL):
+        await queue.add("later", delay=SOON)
+        await queue.repeat("tick", Every(100), key="r", limit=1)
+        await until(lambda: sorted(ran) == ["later", "tick"], 60)
