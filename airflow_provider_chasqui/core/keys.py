@@ -120,6 +120,12 @@ class Keys:
     def window(self, window: str) -> str:
         return f"{self.tag}:window:{window}"
 
+    def trace(self, job_id: str) -> str:
+        return f"{self.tag}:trace:{job_id}"
+
+    def batch_trace(self, batch: str) -> str:
+        return f"{self.tag}:trace:batch:{batch}"
+
     def replays(self, job_id: str) -> str:
         return f"{self.tag}:replays:{job_id}"
 

@@ -27,6 +27,7 @@ from airflow_provider_chasqui.engine.reader import Reader
 from airflow_provider_chasqui.engine.scheduler import Scheduler
 from airflow_provider_chasqui.engine.settler import Settler
 from airflow_provider_chasqui.engine.threads import Threads
+from airflow_provider_chasqui.engine.tracing import traced
 from airflow_provider_chasqui.engine.verdict import Verdict
 from airflow_provider_chasqui.engine.workers import Workers
 from airflow_provider_chasqui.queue import LOCAL, AsyncQueue
@@ -95,7 +96,7 @@ class Consumer:
 
     async def _run_on(self, queue: AsyncQueue) -> None:
         self._loop = asyncio.get_running_loop()
-        crew = self._crew = Crew(queue, self._handlers, self._config)
+        crew = self._crew = Crew(queue, traced(self._handlers, queue), self._config)
         if self._stop_early:
             crew.desk.stop()
         await crew.run()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -67,6 +67,8 @@ def _wants_context(function: Callable[..., Any]) -> bool:
 class Handlers:
     """Handlers by job name, with an optional one for all other names."""
 
+    traced = True
+
     def __init__(self, default: Callable[..., Any] | None = None):
         self._by_name: dict[str, Handler] = {}
         self._default = Handler.of(default) if default else None
@@ -89,6 +91,18 @@ class Handlers:
             return function
 
         return register
+
+    def over(self, around: Callable[[Handler], Callable[..., Any]]) -> Handlers:
+        """Return the same handlers, each wrapped into what `around` makes of it."""
+        wrapped = Handlers()
+        for name, handler in self._by_name.items():
+            wrapped._by_name[name] = replace(
+                Handler.of(around(handler)), timeout_s=handler.timeout_s
+            )
+        if self._default is not None:
+            outer = Handler.of(around(self._default))
+            wrapped._default = replace(outer, timeout_s=self._default.timeout_s)
+        return wrapped
 
     def get(self, name: str) -> Handler | None:
         return self._by_name.get(name, self._default)

@@ -18,6 +18,7 @@ from airflow_provider_chasqui.core.jsonable import payload_of
 from airflow_provider_chasqui.core.outcome import Snooze, Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.context import Context
+from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.queue import AsyncQueue
 
 # Watchers mostly wait: a delayed message may be a second late, and Redis has a tenth of the work.
@@ -72,7 +73,9 @@ class Inbox:
 
     def __init__(self, queue: AsyncQueue, config: ConsumerConfig, hold: int):
         chosen = replace(config, concurrency=hold, store_results=False, promoter=_CALM)
-        self._consumer = Consumer(queue, self._take_in, chosen)
+        handlers = Handlers(self._take_in)
+        handlers.traced = False  # a message is held here, not processed
+        self._consumer = Consumer(queue, handlers, chosen)
         self._arrived: asyncio.Queue[Message] = asyncio.Queue()
         self._held: set[Message] = set()
         self._running: asyncio.Task[None] | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_chasqui.core.batch import BatchProgress, job_id
 from airflow_provider_chasqui.core.errors import BatchConflict, UnknownBatch
 from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.engine.tracing import carry
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.core.plan import JobOptions
@@ -98,6 +99,7 @@ def send(
     """Send the order unless a try before this one has; with `replay`, put its dead jobs back."""
     # Taken before anything is sent, so that no end can fall in front of it.
     tail = queue.events_tail()
+    carry(queue, order.job_id, batch_id=None if order.job_id else order.batch_id)
     sent = _send_job(queue, order, tail) if order.job_id else _send_batch(queue, order, tail)
     verb = "Sent" if sent.fresh else "Found as sent by an earlier try:"
     say("%s %d payload(s) as %s", verb, len(order.payloads), sent.handle.words)

@@ -10,6 +10,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_chasqui.core.errors import BadInput, BatchConflict, UnknownBatch
+from airflow_provider_chasqui.engine.tracing import carry
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.links.job import XCOM_KEY, ChasquiJobLink, page_link
@@ -104,6 +105,7 @@ class ChasquiSparkSubmitOperator(SparkSubmission):
             context["ti"].xcom_push(key=XCOM_KEY, value=link)
             # Taken before anything is sent, so that no end can fall in front of it.
             since = queue.events_tail()
+            carry(queue, batch_id=ship_id)
             if self._is_there(queue, ship_id):
                 since = "0-0"
             else:

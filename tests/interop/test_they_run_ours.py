@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.job import NewJob
+from airflow_provider_chasqui.core.ops import tracing
 from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE, fire_all
 from airflow_provider_chasqui.core.schedule import Cron, Every
@@ -106,6 +107,19 @@ def test_a_retry_policy_is_theirs_to_follow(
         doomed.id, "retries_exhausted", "doomed",
     )  # fmt: skip
     assert queue.find(doomed.id).state == "dead"
+
+
+def test_a_job_with_a_trace_is_a_job_like_any_other(
+    queue: Queue, worker: int, native_server: Server, record: str
+) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    queue.drive.run(tracing.leave(tracing.trace_key(queue.keys, "traced"), parent))
+    queue.drive.run(tracing.leave(queue.keys.batch_trace("b"), parent))
+    queue.add({"plan": {"fail": 1}}, id="traced", retry=RetryPolicy(2, Backoff("fixed", 10)))
+    batch = queue.add_batch([1, 2], batch_id="b")
+    found = wait_for_runs(native_server.url, record, 4)
+    assert sorted(run.id for run in found) == sorted(["traced", "traced", *batch.job_ids()])
+    assert queue.drive.run(tracing.left(tracing.trace_key(queue.keys, "traced"))) == parent
 
 
 def test_a_letter_that_we_replay_runs_again(
