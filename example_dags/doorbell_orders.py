@@ -1,6 +1,6 @@
 """A run holds its messages until it is done with them: what fails comes back, nothing is stranded.
 
-Try it: `chasqui add --queue parcels '{"weight": 3}'`
+Try it: `chasqui add parcels '{"weight": 3}'`
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Hand off one job and wait for it without a worker slot; its result feeds the next task.
 
-Needs a worker that keeps results: `chasqui worker thumbnails --handler … --store-results`.
+Needs a worker that keeps results:
+`chasqui worker example_handlers:handlers --queue thumbnails --store-results`
 """
 
 from __future__ import annotations

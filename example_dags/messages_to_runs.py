@@ -1,6 +1,6 @@
 """Messages start DAG runs: each window of orders becomes one event, and its run reads it exactly.
 
-Try it: `chasqui add --queue orders '{"sku": 7}' --name order`
+Try it: `chasqui add orders '{"sku": 7}' --name order`
 """
 
 from __future__ import annotations

@@ -220,6 +220,21 @@ def test_the_commands_can_be_read(block: Block) -> None:
                 assert other in FOREIGN, f"{block}: what is {other}?"
 
 
+INLINE = [
+    (str(page.relative_to(ROOT)), command)
+    for page in (*PAGES, *sorted((ROOT / "example_dags").glob("*.py")))
+    for command in re.findall(
+        r"`(chasqui [a-z-]+ [^`\n]+)`", FENCE.sub("", page.read_text("utf-8"))
+    )
+    if "…" not in command
+]
+
+
+@pytest.mark.parametrize(("page", "command"), INLINE)
+def test_a_command_in_the_middle_of_a_sentence_can_be_read(page: str, command: str) -> None:
+    parse(chasqui(), shlex.split(command)[1:])
+
+
 # ---- Data
 
 

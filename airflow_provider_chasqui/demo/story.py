@@ -83,7 +83,8 @@ class Telling:
             )  # fmt: skip
             self._follow()
             added = queue.drive.run(_entries_added(queue)) - before
-        what = f"cleared and run again, as retries do: {added} jobs added"
+        tries = self._tasks()["ship"]["try_number"]
+        what = f"cleared and run again, its try {tries}: {added} jobs added"
         tick(self._console, "ship", what, time.monotonic() - began)
         return added
 

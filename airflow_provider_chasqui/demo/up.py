@@ -15,8 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,8 @@ def down(console: Console, home: Path) -> int:
 
 def serve(home: Path, port: int | None) -> int:
     """Own all processes until SIGTERM, or until one of them ends."""
-    with _lock(home), interruptible(), Site(home, port=port or _port()) as site:
+    _take_lock(home)
+    with interruptible(), Site(home, port=port or _port()) as site:
         try:
             _say(home, does="Starting a Valkey and a worker")
             site.start_server()
@@ -171,21 +171,19 @@ def _state(home: Path) -> dict[str, Any]:
         return {}
 
 
-@contextmanager
-def _lock(home: Path) -> Iterator[None]:
-    with (home / "lock").open("a+") as file:
-        # Only for a moment held by one who looks; for long by one who runs.
-        for _ in range(20):
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(0.1)
-        else:
-            raise SystemExit("another one is running or starting")
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
+def _take_lock(home: Path) -> None:
+    """Hold the lock until this process is gone: the kernel lets go of it, and nobody before."""
+    file = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    # Only for a moment held by one who looks; for long by one who runs.
+    for _ in range(20):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        time.sleep(0.1)
+    else:
+        raise SystemExit("another one is running or starting")
+    os.ftruncate(file, 0)
+    os.write(file, str(os.getpid()).encode())
 
 
 def _owner(home: Path) -> int | None:
