@@ -72,7 +72,8 @@ def flagship() -> None:
         from airflow_provider_chasqui.spark.source import register
 
         register(spark, ChasquiHook().settings.target)
-        dead = spark.read.format("chasqui").option("queue", QUEUE).option("view", "dlq").load()
+        letters = spark.read.format("chasqui").option("queue", QUEUE).option("view", "dlq")
+        dead = letters.load().cache()
         counts = {row["error"]: row["count"] for row in dead.groupBy("error").count().collect()}
         HOME.joinpath("lift-is-mended").touch()
         worth_it = dead.where("reason = 'unrecoverable' AND error LIKE '%lift%'")
