@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 
-_BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
+_SECONDS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0)
+_ENTRIES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 # Job names come from callers: one that puts an id into them must not fill the memory.
 NAMES_MOST = 1000
 OTHER = "(other)"
@@ -22,17 +23,18 @@ _FRESH_S = 15.0
 
 
 class Histogram:
-    """Counts of seconds by bucket, cheap enough to feed for every job."""
+    """Counts of values by bucket, cheap enough to feed for every job."""
 
-    __slots__ = ("counts", "total")
+    __slots__ = ("counts", "edges", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_BUCKETS) + 1)
+    def __init__(self, edges: tuple[float, ...] = _SECONDS) -> None:
+        self.edges = edges
+        self.counts = [0] * (len(edges) + 1)
         self.total = 0.0
 
-    def see(self, seconds: float) -> None:
-        self.counts[bisect_left(_BUCKETS, seconds)] += 1
-        self.total += seconds
+    def see(self, value: float) -> None:
+        self.counts[bisect_left(self.edges, value)] += 1
+        self.total += value
 
     def absorb(self, counts: Iterable[int], total: float) -> None:
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, counts, strict=True)]
@@ -40,7 +42,7 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, float]]:
         running, pairs = 0, []
-        for edge, count in zip([*map(str, _BUCKETS), "+Inf"], self.counts, strict=True):
+        for edge, count in zip([*map(str, self.edges), "+Inf"], self.counts, strict=True):
             running += count
             pairs.append((edge, float(running)))
         return pairs
@@ -103,6 +105,8 @@ class Metrics:
         self.retried: Counter[str] = Tally(OTHER)
         self.buried: Counter[tuple[str, str]] = Tally((OTHER, OTHER))
         self.duration: dict[str, Histogram] = {}
+        self.backoff: dict[str, Histogram] = {}
+        self.reads = Histogram(_ENTRIES)
         self.counts: Counter[str] = Counter()
         self.gauges = Gauges()
 
@@ -112,15 +116,11 @@ class Metrics:
             dict.__setitem__(tally, name, tally[name] + 1)
         else:
             tally[name] += 1
-        self._span(name).see(seconds)
+        (self.duration.get(name) or _span(self.duration, name)).see(seconds)
 
-    def _span(self, name: str) -> Histogram:
-        seen = self.duration.get(name)
-        if seen is None:
-            if len(self.duration) >= NAMES_MOST:
-                name = OTHER
-            seen = self.duration.setdefault(name, Histogram())
-        return seen
+    def backs_off(self, name: str, seconds: float) -> None:
+        """A run that failed will be tried again after so long."""
+        _span(self.backoff, name).see(seconds)
 
     def snapshot(self) -> dict[str, Any]:
         """All numbers as JSON can carry them, to be added up by another process."""
@@ -131,9 +131,9 @@ class Metrics:
             "failed": dict(self.failed),
             "retried": dict(self.retried),
             "buried": [[*key, count] for key, count in dict(self.buried).items()],
-            "duration": {
-                name: [list(seen.counts), seen.total] for name, seen in dict(self.duration).items()
-            },
+            "duration": _plain(self.duration),
+            "backoff": _plain(self.backoff),
+            "reads": [list(self.reads.counts), self.reads.total],
             "counts": dict(self.counts),
             "gauges": {key: [value, gauges.set_at[key]] for key, value in dict(gauges).items()},
         }
@@ -150,10 +150,22 @@ class Metrics:
                 mine[key] += count
         for reason, name, count in snapshot["buried"]:
             self.buried[reason, name] += count
-        for name, (counts, total) in snapshot["duration"].items():
-            self._span(name).absorb(counts, total)
+        for spans in ("duration", "backoff"):
+            for name, (counts, total) in snapshot[spans].items():
+                _span(getattr(self, spans), name).absorb(counts, total)
+        self.reads.absorb(*snapshot["reads"])
         if gauges:
             self.gauges.absorb(snapshot["gauges"])
+
+
+def _span(spans: dict[str, Histogram], name: str) -> Histogram:
+    if name not in spans and len(spans) >= NAMES_MOST:
+        name = OTHER
+    return spans.setdefault(name, Histogram())
+
+
+def _plain(spans: dict[str, Histogram]) -> dict[str, list[Any]]:
+    return {name: [list(seen.counts), seen.total] for name, seen in dict(spans).items()}
 
 
 def add_up(snapshots: Iterable[tuple[Mapping[str, Any], bool]]) -> list[Metrics]:
@@ -217,15 +229,15 @@ class Exporter:
         return add_up((one.snapshot(), True) for one in found)
 
     def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import GaugeMetricFamily, SummaryMetricFamily
+        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
         every = self.metrics()
         yield from _by_name(every)
-        sizes = SummaryMetricFamily(
+        sizes = HistogramMetricFamily(
             "chasquimq_consumer_batch_size", "Entries in a read", labels=["queue"]
         )
         for one in every:
-            sizes.add_metric([one.queue], one.counts["reads"], one.counts["entries"])
+            sizes.add_metric([one.queue], one.reads.buckets(), one.reads.total)
         yield sizes
         yield from _plain_counts(every)
         gauges = [(one.queue, one.gauges.fresh()) for one in every]
@@ -272,6 +284,9 @@ def _by_name(every: Iterable[Metrics]) -> Iterator[Any]:
     spans = HistogramMetricFamily(
         "chasquimq_handler_duration_seconds", "How long handlers ran", labels=["queue", "name"]
     )
+    waits = HistogramMetricFamily(
+        "chasquimq_retry_backoff_seconds", "How long retries wait", labels=["queue", "name"]
+    )
     for one in every:
         for name, count in one.completed.items():
             completed.add_metric([one.queue, _label(name)], count)
@@ -283,7 +298,9 @@ def _by_name(every: Iterable[Metrics]) -> Iterator[Any]:
             dead.add_metric([one.queue, _label(reason), _label(name)], count)
         for name, seen in one.duration.items():
             spans.add_metric([one.queue, _label(name)], seen.buckets(), seen.total)
-    yield from (completed, failed, retried, dead, spans)
+        for name, seen in one.backoff.items():
+            waits.add_metric([one.queue, _label(name)], seen.buckets(), seen.total)
+    yield from (completed, failed, retried, dead, spans, waits)
 
 
 def _label(text: str) -> str:

@@ -186,8 +186,7 @@ class Reader:
         desk = self._desk
         held, most_bytes = desk.held, desk.config.max_payload_bytes
         counts = desk.metrics.counts
-        counts["reads"] += 1
-        counts["entries"] += len(raw)
+        desk.metrics.reads.see(len(raw))
         fresh: list[Delivery] = []
         for each in raw:
             entry = delivery.delivery(each, most_bytes)

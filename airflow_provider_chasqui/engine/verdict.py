@@ -134,6 +134,7 @@ class Verdict:
             return
         if wait_ms is None:
             wait_ms = self._retry.wait_ms(job.retry, runs, random.random())
+        self._desk.metrics.backs_off(job.name, wait_ms / 1000)
         event = event_fields(
             "retry-scheduled", job.id, self._desk.clock(), job.name,
             attempt=runs + 1, backoff_ms=wait_ms,

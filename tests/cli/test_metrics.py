@@ -46,6 +46,8 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
         metrics.ran("mail", 1.0, ok=False)
         metrics.buried["unrecoverable", "mail"] += runs
         metrics.counts["settled"] += 10
+        metrics.backs_off("mail", 2.0)
+        metrics.reads.see(7)
         metrics.gauges["running"] = runs
     through_json = [(json.loads(json.dumps(each.snapshot())), True) for each in (one, two)]
     (both,) = add_up(through_json)
@@ -55,6 +57,9 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
     assert found["chasquimq_dlq_routed_total", "unrecoverable"] == 5
     assert found["chasquimq_handler_duration_seconds_count", "mail"] == 7
     assert found["chasquimq_handler_duration_seconds_sum", "mail"] == pytest.approx(3.25)
+    assert found["chasquimq_retry_backoff_seconds_sum", "mail"] == 4
+    assert found["chasquimq_consumer_batch_size_sum", ""] == 14
+    assert found["chasquimq_consumer_batch_size_count", ""] == 2
     assert found["chasqui_settled_total", ""] == 20
     assert found["chasqui_running", ""] == 5
 
@@ -62,6 +67,27 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
     found = samples(after)
     assert found["chasquimq_jobs_completed_total", "mail"] == 5
     assert found["chasqui_running", ""] == 2  # a dead process runs nothing
+
+
+def test_buckets_hold_what_fits_into_them() -> None:
+    metrics = Metrics("q")
+    for size in (1, 3, 3, 2000):
+        metrics.reads.see(size)
+    metrics.backs_off("mail", 0.2)
+    registry = CollectorRegistry()
+    registry.register(Exporter(metrics))
+    found = {
+        (sample.name, sample.labels["le"]): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+        if "le" in sample.labels
+    }
+    sizes = "chasquimq_consumer_batch_size_bucket"
+    assert [found[sizes, edge] for edge in ("1.0", "2.0", "5.0", "1000.0", "+Inf")] == [
+        1, 1, 3, 3, 4,
+    ]  # fmt: skip
+    waits = "chasquimq_retry_backoff_seconds_bucket"
+    assert (found[waits, "0.1"], found[waits, "0.5"]) == (0, 1)
 
 
 def test_of_two_leaders_the_last_one_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,12 +107,14 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     for number in range(NAMES_MOST + 50):
         metrics.ran(f"job-{number}", 0.1, ok=True)
         metrics.retried[f"job-{number}"] += 1
+        metrics.backs_off(f"job-{number}", 0.1)
         metrics.buried["unrecoverable", f"job-{number}"] += 1
     assert len(metrics.completed) <= NAMES_MOST + 1
     assert metrics.completed[OTHER] == metrics.retried[OTHER] == 50
     assert sum(metrics.completed.values()) == NAMES_MOST + 50
     assert sum(metrics.buried.values()) == NAMES_MOST + 50
     assert len(metrics.duration) <= NAMES_MOST + 1
+    assert len(metrics.backoff) <= NAMES_MOST + 1
 
 
 def test_a_name_that_is_half_a_character_breaks_no_scrape() -> None:

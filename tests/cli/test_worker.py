@@ -47,6 +47,7 @@ def test_two_processes_share_the_work_and_their_numbers_add_up(
     assert worker.metric("chasquimq_handler_duration_seconds_count", name="sleep") == 100
     assert worker.metric("chasquimq_handler_duration_seconds_sum", name="sleep") >= 5
     assert worker.metric("chasquimq_consumer_batch_size_sum", queue=queue.name) == 203
+    assert worker.metric("chasquimq_consumer_batch_size_bucket", queue=queue.name, le="+Inf") > 0
     wait_for(lambda: worker.metric("chasqui_queue_dead", queue=queue.name) == 3)
     assert worker.metric("chasqui_queue_consumers", queue=queue.name) == 2
 

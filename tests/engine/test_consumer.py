@@ -57,6 +57,8 @@ async def test_counts_and_events_tell_what_happened(queue: AsyncQueue) -> None:
         counts = consumer.metrics
         assert counts.completed[""] == 1
         assert counts.retried[""] >= 1
+        assert counts.backoff[""].total > 0
+        assert sum(counts.reads.counts) >= 2
     assert await told(queue, good) == ["active", "completed"]
     assert (await told(queue, bad))[:3] == ["active", "failed", "retry-scheduled"]
 
