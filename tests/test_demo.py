@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +37,19 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+def environment(copy: Path) -> dict[str, str]:
+    """What is started finds our code in the copy, not in this checkout."""
+    return os.environ | {
+        "PYTHONPATH": str(copy), "PYTHONUNBUFFERED": "1", "COLUMNS": "80", "NO_COLOR": "1",
+    }  # fmt: skip
+
+
 def make(copy: Path, *words: str, seconds: float) -> str:
-    """Run make there; what it starts finds our code in the copy, not in this checkout."""
-    env = os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "80", "NO_COLOR": "1"}
+    """Run make there and return what it says."""
     done = subprocess.run(
         ["make", "-o", str(READY), f"VENV={sys.prefix}", *words],
-        cwd=copy, env=env, capture_output=True, text=True, timeout=seconds, check=False,
+        cwd=copy, env=environment(copy), capture_output=True, text=True,
+        timeout=seconds, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -80,6 +88,25 @@ def test_the_demo_tells_the_whole_story(copy: Path) -> None:
     assert re.search(r"120 +were worth another try, and replayed", text)
     assert re.search(r"9,977 +delivered in the end", text)
     assert "make up" in text
+    assert left_behind(f"PYTHONPATH={copy}") == []
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_interrupted_leaves_nothing_behind(copy: Path, how: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "airflow_provider_chasqui.demo"],
+        cwd=copy, env=environment(copy), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout:
+        until_workers = next((line for line in process.stdout if "✓ workers" in line), None)
+        assert until_workers
+        process.send_signal(how)
+        rest = process.stdout.read()
+    assert process.wait(60) == 130, rest
+    assert "Stopped; everything is gone again" in rest
     assert left_behind(f"PYTHONPATH={copy}") == []
 
 
