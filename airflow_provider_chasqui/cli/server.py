@@ -15,6 +15,7 @@ import typer
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.queue import LOCAL, Queue
+from airflow_provider_chasqui.store.credentials import PasswordFile
 from airflow_provider_chasqui.store.target import Target, Tls, from_url
 
 _PANEL = "Connection"
@@ -61,7 +62,7 @@ def _options(
         Path | None,
         typer.Option(
             rich_help_panel=_PANEL, metavar="FILE",
-            help="Read the password from it. Else CHASQUI_PASSWORD.",
+            help="Read the password from it, at every login. Else CHASQUI_PASSWORD.",
         ),
     ] = None,
     tls: Annotated[
@@ -99,30 +100,17 @@ def _options(
     if "retries=" not in chosen:
         target = replace(target, retries=_RETRIES)
     username = username or env.get("CHASQUI_USERNAME")
-    password = _password(password_file)
     if username:
         target = replace(target, username=username)
-    if password:
+    if password_file is not None:
+        login = PasswordFile(password_file.absolute(), target.username)
+        login.read()  # a mistake is told now and not at the first login
+        target = replace(target, credential_provider=login)
+    elif password := env.get("CHASQUI_PASSWORD"):
         target = replace(target, password=password)
     if tls or tls_ca or tls_cert or tls_key or tls_insecure:
         target = replace(target, tls=_tls(target.tls, tls_ca, tls_cert, tls_key, tls_insecure))
     return Server(target, dialect)
-
-
-def _password(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get("CHASQUI_PASSWORD")
-    try:
-        text = file.read_text().rstrip("\r\n")
-    except (OSError, UnicodeError, ValueError) as cause:
-        raise BadInput(f"cannot read the password file {str(file)!r}: {_why(cause)}") from cause
-    if not text:
-        raise BadInput(f"the password file {str(file)!r} is empty")
-    return text
-
-
-def _why(cause: Exception) -> str:
-    return cause.strerror or str(cause) if isinstance(cause, OSError) else type(cause).__name__
 
 
 def _tls(

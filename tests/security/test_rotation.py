@@ -1,0 +1,48 @@
+"""A password is changed under a running worker: it logs in with the new one and goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_chasqui.queue import Queue
+from tests.cli.conftest import Worker, start_worker, wait_for
+from tests.conftest import Server
+from tests.servers import RedisServer, valkey_binary
+from tests.store.conftest import admin
+
+__all__ = ["start_worker"]  # the fixture
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+MINUTE = timedelta(minutes=1)
+
+
+def test_a_password_file_is_read_again_when_the_server_asks_again(
+    start_worker: Callable[..., Worker], queue_name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("monday-secret\n")
+    with RedisServer.start(valkey_binary()) as process, admin(process) as client:
+        rules = ("on", ">monday-secret", "~{chasqui:*", "+@all")
+        client.execute_command("ACL", "SETUSER", "worker", *rules)
+        worker = start_worker(
+            Server(process.url, "portable"), "-q", queue_name, "--store-results",
+            "--username", "worker", "--password-file", str(file),
+        ).ready()  # fmt: skip
+        with Queue(queue_name, process.url) as queue:
+            assert queue.wait(queue.add("before").id, timeout=MINUTE) == [1, "before"]
+            # The old word is refused for a while before the new one is in the file.
+            client.execute_command("ACL", "SETUSER", "worker", "resetpass", ">tuesday-secret")
+            client.execute_command("CLIENT", "KILL", "USER", "worker")
+            job = queue.add("after")
+            wait_for(lambda: "refused the login" in worker.log)
+            file.write_text("tuesday-secret\n")
+            assert queue.wait(job.id, timeout=MINUTE) == [1, "after"]
+        worker.signal(signal.SIGTERM)
+        assert worker.end() == 0, worker.log
+    assert "secret" not in worker.log
