@@ -7,11 +7,12 @@ import time
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from airflow_provider_chasqui.core.ops import delivery, watching
 from airflow_provider_chasqui.core.policy import RetryDefaults
 from airflow_provider_chasqui.queue import Queue
 from tests.browser.reader import Reader
 from tests.plugins.site import World
-from tests.plugins.story import bury, worker
+from tests.plugins.story import bury, watch, worker
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -125,6 +126,30 @@ def test_from_the_job_to_its_task_and_from_the_task_to_its_job(
     reader.see("This task sent nothing to Chasqui")
     reader.open("/dags/newsletter/plugin/chasqui-dag")
     reader.see("batch of 40")
+
+
+def test_watchers_are_shown_with_their_lag_and_their_trouble(
+    reader: Reader, the_world: World, queue: Queue
+) -> None:
+    watch(the_world.site, queue.name)
+    queue.add_many({"payload": n} for n in range(5))
+    queue.drive.run(delivery.make_group(queue.keys, "default"))
+    queue.drive.run(delivery.read(queue.keys, "default", "triggerer", 2, 0, 60_000))
+    trouble = watching.Watcher("host-1", None, 7, "the database is locked")
+    queue.drive.run(watching.note(queue.keys, "default", trouble))
+    reader.open()
+    reader.click(".cq a", "Watchers")
+
+    def row() -> list[str]:
+        cells = reader.one(".cq-table tbody tr", queue.name)
+        return [each.text for each in cells.find_elements("css selector", "th, td")]
+
+    reader.wait(lambda: row()[1:5] == [queue.name, "3", "2", "0"], "lag and what is in hand")
+    assert row()[7] == "the database is locked"
+    queue.add("one more")
+    reader.wait(lambda: row()[2] == "4", "the new lag, without a reload")
+    reader.click(".cq-table a", queue.name)
+    reader.one(".cq-chart")
 
 
 def test_a_viewer_sees_the_letters_and_cannot_touch_them(reader: Reader, queue: Queue) -> None:

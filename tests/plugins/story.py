@@ -14,8 +14,23 @@ from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.core.ops.delivery import Burial
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from tests.plugins.site import PageSite
 
 _CHUNK = 500
+# What the DAG processor does for a DAG with a watched asset.
+_REGISTER = """
+from airflow.models.asset import AssetModel, AssetWatcherModel
+from airflow.models.trigger import Trigger
+from airflow.utils.session import create_session
+from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
+with create_session() as session:
+    trigger = Trigger.from_object(ChasquiMessageTrigger(queue_name={0!r}, chasqui_conn_id="native"))
+    asset = AssetModel(name={0!r}, uri="chasqui://native/" + {0!r})
+    session.add_all([trigger, asset])
+    session.flush()
+    session.add(AssetWatcherModel(name={0!r}, asset_id=asset.id, trigger_id=trigger.id))
+print("null")
+"""
 
 
 def bury(
@@ -73,3 +88,8 @@ def worker(url: str, queue_name: str, handler: Callable[..., Any], **config: Any
         parts["consumer"].stop()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def watch(site: PageSite, queue_name: str) -> None:
+    """Register a watcher of the queue with Airflow; no triggerer runs it."""
+    site.python(_REGISTER.format(queue_name))
