@@ -11,7 +11,7 @@ import json
 import os
 import random
 import tempfile
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ PARCELS = """
     schedule=None,
     catchup=False,
     params={"parcels": 10_000},
+    # Nothing is sent twice, so a retry costs nothing.
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=2)},
     tags=["chasqui", "example", "spark"],
 )
 def flagship() -> None:

