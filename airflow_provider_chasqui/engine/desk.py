@@ -11,8 +11,9 @@ from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.metrics import Metrics
 from airflow_provider_chasqui.queue import AsyncQueue, wall_clock
 
-# No more is read ahead than would be done in this time.
+# No more is read ahead than would be done in this time, and than fits into so many bytes.
 _AHEAD_S = 0.5
+_AHEAD_BYTES = 16 * 1024 * 1024
 
 
 class Desk:
@@ -40,6 +41,8 @@ class Desk:
         self.ended = 0
         self.busy = 0
         self.ahead = 0
+        self._most_ahead = 0
+        self.weighed(1)
         self._measured = 0
         self._spent_s = 0.0
         self._room = asyncio.Event()
@@ -54,6 +57,11 @@ class Desk:
         self.busy += count
         if self.busy:
             self._quiet.clear()
+
+    def weighed(self, entry_bytes: int) -> None:
+        """How large entries are at present; large ones are not hoarded."""
+        # Two reads: one is under way while the other is worked on.
+        self._most_ahead = min(2 * self.config.read_count, _AHEAD_BYTES // max(1, entry_bytes))
 
     def started(self, run: Run) -> None:
         self.running[run.entry.id] = run
@@ -79,8 +87,10 @@ class Desk:
         """Wait until entries can be taken; return how many, 0 if the consumer stops."""
         while not self.stopping.is_set():
             self._look_ahead()
-            if self.busy <= self._enough:
-                return self.config.concurrency + self.ahead - self.busy
+            room = self.config.concurrency + self.ahead - self.busy
+            # 0 means a stop to the reader, which would ask again at once, and again.
+            if self.busy <= self._enough and room > 0:
+                return room
             self._room.clear()
             await self._room.wait()
         return 0
@@ -98,8 +108,7 @@ class Desk:
 
     def _look_ahead(self) -> None:
         if ended := self.ended - self._measured:
-            # Two reads: one is under way while the other is worked on.
-            self.ahead, config = 2 * self.config.read_count, self.config
+            self.ahead, config = self._most_ahead, self.config
             if self._spent_s:
                 soon = config.concurrency * ended * _AHEAD_S / self._spent_s
                 self.ahead = min(self.ahead, int(soon))

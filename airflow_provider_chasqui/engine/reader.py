@@ -32,6 +32,8 @@ from airflow_provider_chasqui.engine.workers import Workers
 from airflow_provider_chasqui.store.drive import AsyncDriver
 
 _UNSETTLED_MOST = 20_000
+# Of one read so many entries are weighed: enough to know, and for free.
+_WEIGHED = 8
 # At the first contact these are mistakes in the settings; later they are trouble that may pass.
 _MISTAKES = (LoginRefused, NotPermitted, ServerTooOld, WrongType)
 
@@ -187,6 +189,7 @@ class Reader:
         held, most_bytes = desk.held, desk.config.max_payload_bytes
         counts = desk.metrics.counts
         desk.metrics.reads.see(len(raw))
+        desk.weighed(_largest(raw))
         fresh: list[Delivery] = []
         for each in raw:
             entry = delivery.delivery(each, most_bytes)
@@ -235,6 +238,12 @@ class Reader:
             self._workers.channel.put(waiting)
         if blocking:
             self._threads.put(blocking)
+
+
+def _largest(raw: list[Any]) -> int:
+    """The largest field among a few of the entries."""
+    some = raw[:: len(raw) // _WEIGHED + 1]
+    return max((len(field) for each in some for field in each[1] or ()), default=0)
 
 
 def _no_handler(name: str) -> Handler:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.chaos.harness.stage import Stage, wait_for
 from tests.conftest import Server
@@ -65,3 +67,17 @@ async def test_a_failed_run_does_not_put_back_a_job_that_another_worker_took_ove
                 assert client.zcard(queue.keys.delayed) == 0
                 [still] = client.xpending_range(queue.keys.stream, "default", "-", "+", 9)
                 assert still["consumer"] == b"other"
+
+
+async def test_a_reader_without_room_waits_and_does_not_spin(
+    portable_server: Server, queue_name: str
+) -> None:
+    """The keeper takes the read-ahead back while every worker is busy."""
+    async with AsyncQueue(queue_name, portable_server.url) as queue:
+        desk = Desk(queue, ConsumerConfig(concurrency=2))
+        desk.ended = 100  # in no time, so that much is read ahead
+        assert await desk.room() > 2
+        desk.took(2)
+        desk.ahead = 0
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(desk.room(), 0.2)

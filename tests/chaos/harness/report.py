@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ from tests.chaos.harness.history import History, Verdict, explain
 from tests.chaos.harness.plan import draw
 from tests.chaos.harness.stage import Stage, play
 from tests.servers import RedisServer, valkey_binary
-from tools.redis_server import REDIS8, find, version_of
+from tools.redis_server import REDIS8, find
 
 SEED_STEP = 1000
 
@@ -68,7 +69,7 @@ def main() -> int:
                 _one(tally, seed, args.seconds, dialect, binary)
         seed += SEED_STEP
     tally.seconds = time.monotonic() - began
-    versions = {name: version_of(binary) for name, binary in servers.items() if binary}
+    versions = [_version(binary) for binary in servers.values() if binary]
     text = render(tally, first, args.minutes, versions)
     print(text)
     if args.write:
@@ -90,11 +91,15 @@ def _one(tally: Tally, seed: int, seconds: float, dialect: str, binary: Path) ->
         print(f"{what}, {ids[0]}:\n{explain(history, ids[0])}", file=sys.stderr, flush=True)
 
 
-def render(
-    tally: Tally, seed: int, minutes: float, versions: dict[str, tuple[int, ...] | None]
-) -> str:
+def _version(binary: Path) -> str:
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=30).stdout
+    name, version = said.split()[0], said.partition("v=")[2].split()[0]
+    return f"{name} {version}"
+
+
+def render(tally: Tally, seed: int, minutes: float, versions: list[str]) -> str:
     """The report as it is committed."""
-    servers = ", ".join(f"{name} {'.'.join(map(str, v))}" for name, v in versions.items() if v)
+    servers = ", ".join(versions)
     rows = [
         ("scenarios", len(tally.seeds)),
         ("faults", sum(tally.faults.values())),
@@ -111,10 +116,11 @@ def render(
         ("other promises broken", sum(tally.broken.values()) - sum(
             tally.broken[what] for what in ("lost", "unfinished", "doubled", "beside itself"))),
     ]  # fmt: skip
+    kernel = ".".join(platform.release().split(".")[:2])
     lines = [
         "# Chaos report", "",
         f"`make chaos MINUTES={minutes:g} SEED={seed}`, {datetime.now(UTC):%Y-%m-%d}.", "",
-        f"Machine: {platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, "
+        f"Machine: {platform.machine()}, {os.cpu_count()} cores, Linux {kernel}, "
         f"Python {platform.python_version()}; servers: {servers}, append-only file with "
         f"`appendfsync always`. It took {tally.seconds / 60:.1f} minutes.", "",
         "| | |", "|---|---|", *(f"| {what} | {count} |" for what, count in rows), "",
