@@ -59,9 +59,9 @@ class Message:
         if not self._verdict.done():
             self._verdict.set_exception(RuntimeError(reason))
 
-    def hand_back(self) -> None:
-        """It was not looked at: it comes again at once, at no cost."""
-        self._say(Snooze(timedelta(0)))
+    def hand_back(self, after: timedelta = timedelta(0)) -> None:
+        """It was not looked at: it comes again, at no cost."""
+        self._say(Snooze(after))
 
     def _say(self, verdict: Any) -> None:
         if not self._verdict.done():

@@ -34,8 +34,10 @@ class ChasquiMessageTrigger(DeclaredTrigger, BaseEventTrigger):
     On Airflow 3.3 and later a message leaves the queue only after its event is stored, and all
     watchers of a queue share one reader, whose window settings are those of the watcher that came
     first; each sees all messages and takes those that fit `match`. A message that no watcher wants
-    becomes a letter (`unmatched="accept"` drops it instead). Before 3.3 every watcher reads for
-    itself, so give a queue one watcher; messages then leave the queue some seconds after the event.
+    becomes a letter (`unmatched="accept"` drops it instead), but not in the first `unmatched_after`
+    seconds of the reader, in which other watchers may still come. Before 3.3 every watcher reads
+    for itself, so give a queue one watcher; messages then leave the queue some seconds after the
+    event.
 
     Airflow starts no run for an event that comes while another is waiting to be noticed: such
     events ride along with the next one. So after a burst, when nothing came for `sweep_after`
@@ -47,6 +49,7 @@ class ChasquiMessageTrigger(DeclaredTrigger, BaseEventTrigger):
     max_batch: int = 100
     max_wait: float = 1.0
     unmatched: str = "reject"
+    unmatched_after: float = 30.0
     sweep_after: float = 20.0
     hold: int = 1000
     claim_idle: float = 30.0
@@ -59,6 +62,8 @@ class ChasquiMessageTrigger(DeclaredTrigger, BaseEventTrigger):
             raise BadInput("unmatched= is 'reject' or 'accept'")
         if self.max_batch < 1 or self.hold < self.max_batch:
             raise BadInput("max_batch= is at least 1 and hold= at least as much")
+        if self.unmatched_after < 0:
+            raise BadInput("unmatched_after= is seconds, 0 or more")
         if self.max_wait < 0 or self.sweep_after <= 0 or self.claim_idle <= 0:
             raise BadInput("max_wait=, sweep_after= and claim_idle= are seconds, above 0")
         self._fired = 0
@@ -77,6 +82,7 @@ class ChasquiMessageTrigger(DeclaredTrigger, BaseEventTrigger):
         return Windows(
             self.chasqui_conn_id, self.queue_name, self.max_batch, self.max_wait,
             self.sweep_after, self.hold, self.claim_idle, self.unmatched == "reject",
+            self.unmatched_after,
         )  # fmt: skip
 
     async def filter_shared_stream(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 # Airflow keeps events in its database for long; what is larger stays in Redis for a week.
 INLINE_BYTES = 64 * 1024
+_LOOK_AGAIN = timedelta(seconds=2)
 
 
 @dataclass(slots=True)
@@ -44,7 +47,7 @@ class Windows:
 
     def __init__(
         self, conn_id: str, queue_name: str, most: int, wait: float,
-        idle: float, hold: int, claim_idle: float, reject_unwanted: bool,
+        idle: float, hold: int, claim_idle: float, reject_unwanted: bool, patience: float,
     ):  # fmt: skip
         self._conn_id = conn_id
         self._queue_name = queue_name
@@ -54,6 +57,8 @@ class Windows:
         self._hold = hold
         self._claim_idle_ms = int(claim_idle * 1000)
         self._reject_unwanted = reject_unwanted
+        self._patience = patience
+        self._opened_at = time.monotonic()
         self._queue: AsyncQueue | None = None
         self._inbox: Inbox | None = None
 
@@ -66,6 +71,7 @@ class Windows:
         config = ConsumerConfig(group=queue.config.group, claim_idle_ms=self._claim_idle_ms)
         inbox = self._inbox = Inbox(queue, config, self._hold)
         note = watching.Watcher(socket.gethostname())
+        self._opened_at = time.monotonic()
         while True:
             try:
                 messages = await inbox.window(self._most, self._wait, self._idle)
@@ -77,7 +83,8 @@ class Windows:
                 raise
             window = await self._window(messages)
             note = note.saw(messages[-1].entry_id if messages else None, len(messages))
-            await queue.drive.run(watching.note(queue.keys, queue.config.group, note))
+            with suppress(ChasquiError):  # nobody is to miss messages for want of a note
+                await queue.drive.run(watching.note(queue.keys, queue.config.group, note))
             yield window
 
     async def _window(self, messages: list[Message]) -> Window:
@@ -92,9 +99,14 @@ class Windows:
 
     def stored(self, window: Window) -> None:
         """Airflow has the events of this window."""
+        early = time.monotonic() - self._opened_at < self._patience
         for message in window.messages:
             if message.entry_id in window.wanted or not self._reject_unwanted:
                 message.accept()
+            elif early:
+                # A triggerer starts its watchers one by one, and the first begins to read: the one
+                # that wants this message may still be on its way.
+                message.hand_back(_LOOK_AGAIN)
             else:
                 message.reject("no watcher of the queue wants this message: see its match=")
 

@@ -23,7 +23,8 @@ NOT_STORED = AdvanceOutcome(acked=0, failed=1)
 
 
 def trigger(queue: Queue, **options) -> ChasquiMessageTrigger:
-    chosen = {"max_wait": 0.1, "sweep_after": 1.0, "claim_idle": 2.0} | options
+    chosen = {"max_wait": 0.1, "sweep_after": 1.0, "claim_idle": 2.0, "unmatched_after": 0.0}
+    chosen |= options
     return ChasquiMessageTrigger(queue_name=queue.name, **chosen)
 
 
@@ -85,7 +86,14 @@ def test_a_trigger_rebuilt_is_the_same():
 
 @pytest.mark.parametrize(
     "options",
-    [{"match": {"nope": 1}}, {"unmatched": "?"}, {"max_batch": 0}, {"hold": 1}, {"max_wait": -1}],
+    [
+        {"match": {"nope": 1}},
+        {"unmatched": "?"},
+        {"max_batch": 0},
+        {"hold": 1},
+        {"max_wait": -1},
+        {"unmatched_after": -1},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(options):
     with pytest.raises(BadInput):
@@ -141,6 +149,25 @@ async def test_watchers_share_a_reader_and_each_takes_what_fits(queue):
     (letter,) = queue.letters()
     assert letter.name == "noise"
     assert "no watcher" in letter.error
+
+
+async def test_a_message_waits_for_a_watcher_that_starts_a_little_later(queue):
+    queue.add({"is": "refund"}, name="refund", id="one")
+    first = trigger(queue, match={"name": "order"}, unmatched_after=60.0)
+    second = trigger(queue, match={"name": "refund"}, unmatched_after=60.0)
+    async with Reader(first) as reader:
+        window, events = await reader.next()
+        while not window.messages:
+            window, events = await reader.next()
+        assert events == []
+        reader.watchers = (first, second)
+        await reader.advance(window, STORED)
+        window, event = await reader.next_event()
+        assert [message["id"] for message in event["messages"]] == ["one"]
+        assert event["messages"][0]["attempt"] == 0
+        await reader.advance(window, STORED)
+        await _until(lambda: queue.depth().running == 0)
+    assert queue.depth().dead == 0
 
 
 async def test_after_a_burst_one_event_sweeps_up_what_airflow_passed_over(queue):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.system.airflow_site import AirflowSite, until
 pytestmark = [
     pytest.mark.system,
     pytest.mark.xdist_group("airflow"),
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(500),
 ]
 
 
@@ -61,15 +62,20 @@ def all_seen(notes: Notes, key: str, ids: set[str]) -> bool:
     return ids <= set(notes.of(key))
 
 
+def active(queue: Queue) -> int:
+    """How many read the queue. One that was killed stays listed for some minutes."""
+    return sum(each.idle_ms < 15_000 for each in queue.consumers())
+
+
 def test_a_burst_of_a_thousand_messages_reaches_runs_once_each(
     airflow_site: AirflowSite, messages: Queue, notes: Notes
 ) -> None:
     orders = send(messages, "burst", 1000, "order")
     refunds = send(messages, "back", 10, "refund")
-    until(lambda: all_seen(notes, "order", orders), 240, "a run for every order")
+    until(lambda: all_seen(notes, "order", orders), 300, "a run for every order")
     until(lambda: all_seen(notes, "refund", refunds), 60, "a run for every refund")
     assert {notes.of("order")[each] for each in orders} == {1}
-    assert len(messages.consumers()) == 1  # two watchers, one reader
+    until(lambda: active(messages) == 1, 60, "one reader of two watchers")
     until(lambda: messages.depth().running == 0, 60, "settling")
     assert messages.depth().dead == 0
 
@@ -114,6 +120,43 @@ def test_a_paused_dag_loses_nothing_and_unpausing_rings(
     assert not set(notes.of("bell")) & ids
     airflow_site.api("PATCH", "dags/on_bell", is_paused=False)
     until(lambda: all_seen(notes, "bell", ids), 180, "the messages after unpausing")
+
+
+def returned(site: AirflowSite, dag_id: str, task_id: str) -> list[Any]:
+    """What the task returned in the runs that went well."""
+    runs = site.api("GET", f"dags/{dag_id}/dagRuns?limit=100")["dag_runs"]
+    good = [run["dag_run_id"] for run in runs if run["state"] == "success"]
+    return [
+        site.xcom(dag_id, run, task_id)
+        for run in good
+        if site.task_states(dag_id, run).get(task_id) == "success"
+    ]
+
+
+def test_the_example_of_message_mode_books_every_order(
+    airflow_site: AirflowSite, site_server: Server
+) -> None:
+    with Queue("orders", site_server.url) as orders:
+        ids = send(orders, "example", 5, "order")
+
+    def booked() -> set[str]:
+        found = returned(airflow_site, "messages_to_runs", "book")
+        return {each for run in found for each in run}
+
+    until(lambda: booked() == ids, 240, "the orders in runs of the example", every=1)
+
+
+def test_the_example_of_the_doorbell_weighs_every_parcel(
+    airflow_site: AirflowSite, site_server: Server
+) -> None:
+    with Queue("parcels", site_server.url) as parcels:
+        parcels.add_many([{"payload": {"weight": n}} for n in range(1, 6)])
+
+        def weighed() -> int:
+            return sum(returned(airflow_site, "doorbell_orders", "with_parcels.weigh"))
+
+        until(lambda: weighed() == 15, 240, "the parcels in runs of the example", every=1)
+        until(lambda: parcels.depth().running == parcels.depth().waiting == 0, 60, "handing in")
 
 
 @pytest.mark.chaos
