@@ -22,7 +22,7 @@ with DAG(
         task_id="make_thumbnail",
         queue_name="thumbnails",
         job_name="thumbnail",
-        payload={"image": "cat.png", "width": 320, "day": "{{ ds }}"},
+        payload={"image": "cat.png", "width": 320, "run": "{{ run_id }}"},
         job_retry={"max_attempts": 5, "backoff": "exponential", "delay": 0.5, "max_delay": 60},
         wait_for_completion=True,
         deferrable=True,

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -54,6 +55,18 @@ def make(copy: Path, *words: str, seconds: float) -> str:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout
+
+
+def run_an_example(client: httpx.Client) -> None:
+    """The example DAGs are there, can be read, and find their worker."""
+    dag = "/api/v2/dags/chasqui_enqueue_and_wait"
+    while not client.get(dag).is_success:
+        time.sleep(0.5)
+    run = client.post(f"{dag}/dagRuns", json={"logical_date": None}).json()["dag_run_id"]
+    while (state := client.get(f"{dag}/dagRuns/{run}").json()["state"]) in ("queued", "running"):
+        time.sleep(0.5)
+    assert state == "success"
+    assert client.get("/api/v2/importErrors").json()["import_errors"] == []
 
 
 def left_behind(*marks: str) -> list[str]:
@@ -125,6 +138,7 @@ def test_up_leaves_airflow_with_the_page_running_and_down_ends_all_of_it(copy: P
             client.headers["Authorization"] = f"Bearer {token}"
             assert "chasqui" in client.get("/chasqui/static/chasqui.js").text
             overview = client.get("/chasqui/api/overview").text
+            run_an_example(client)
         command = [sys.executable, "-m", "airflow_provider_chasqui.cli"]
         said = subprocess.run(
             [*command, "add", "thumbnails", '{"image": "cat.png", "width": 32}', "--name",

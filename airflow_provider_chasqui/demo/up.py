@@ -144,11 +144,12 @@ def _announce(console: Console, state: dict[str, Any]) -> None:
     console.print()
     console.print(
         Panel.fit(
-            f"[bold]{state['url']}/plugin/chasqui[/]   the Chasqui page\n"
-            f"[bold]{state['url']}[/]   Airflow; try the DAG [bold]flagship[/]\n\n"
+            f"the page  [bold]{state['url']}/plugin/chasqui[/]\n"
+            f"Airflow   [bold]{state['url']}[/]  (try the DAG [bold]flagship[/])\n"
             f"login     [bold]{state['user']}[/]\n"
             f"password  [bold]{state['password']}[/]\n\n"
-            f"[dim]queues    CHASQUI_URL={state['redis']} .venv/bin/chasqui inspect emails\n"
+            f"[dim]shell     export CHASQUI_URL={state['redis']}\n"
+            "          .venv/bin/chasqui inspect emails\n"
             "stop      make down[/]",
             title="Chasqui is up",
             title_align="left",
