@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness.history import History, Verdict, explain
-from tests.chaos.harness.plan import draw
-from tests.chaos.harness.stage import Stage, play
+from tests.chaos.harness.history import History, Verdict, explain, job_id_of
+from tests.chaos.harness.plan import Fault, draw
+from tests.chaos.harness.stage import Stage, play, wait_for
 from tests.servers import RedisServer, valkey_binary
 
 pytestmark = [
@@ -39,3 +40,31 @@ def test_nothing_is_lost_and_nothing_is_doubled(
     assert len(history.struck) >= 10
     assert len({run.job_id for run in history.runs}) > 200
     assert sum(add.outcome == "acked" for add in history.adds) > 200
+
+
+def test_an_entry_that_somebody_copies_is_seen(tmp_path: Path) -> None:
+    """The control: the judge sees a real double among real workers."""
+    calm = replace(draw(3, seconds=3), faults=(Fault("copy", 0.5, 0.0, 0),))
+    with (
+        RedisServer.start(valkey_binary()) as server,
+        Stage(server, "portable", tmp_path) as stage,
+    ):
+        stage.hooks["copy"] = lambda: copy_an_entry(stage)
+        _, verdict = play(stage, calm)
+    assert verdict.count("same attempt twice") == 1
+    assert verdict.count("lost") == 0
+
+
+def copy_an_entry(stage: Stage) -> None:
+    """Add a job that will end well a second time, under another entry id."""
+    ends_well = {wish.id for wish in draw(3, seconds=3).jobs if not (wish.fail or wish.die)}
+    stream = f"{{chasqui:{stage.queue_name}}}:stream"
+
+    def copied() -> bool:
+        for _, fields in stage.client.xrange(stream, count=50):
+            if job_id_of(fields[b"d"]) in ends_well:
+                stage.client.xadd(stream, fields)
+                return True
+        return False
+
+    wait_for(copied, "no job waits")
