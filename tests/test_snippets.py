@@ -41,9 +41,10 @@ LOCAL = re.compile(r"redis://localhost(:6379)?(/0)?")
 
 # Programs that are not ours: lines that call them are left to the reader.
 FOREIGN = {"cd", "curl", "docker", "export", "generate", "git", "kubectl", "systemctl", "redis-cli"}
-# What runs until it is stopped, or needs a Spark: run elsewhere.
+# What runs until it is stopped, or needs a server with replicas: run elsewhere.
 ELSEWHERE = {
     ("docs/workers.md", "consumer.run"): "tests/engine/test_docs.py",
+    ("docs/guarantees.md", "Confirm(replicas"): "tests/store/test_confirm.py",
 }
 
 
