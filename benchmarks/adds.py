@@ -27,11 +27,12 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_payload
+from airflow_provider_chasqui.core.codec import encode_envelope
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.ids import Ulids
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.plan import Plan
 from airflow_provider_chasqui.embedded import EmbeddedServer
 from airflow_provider_chasqui.queue import AsyncQueue, Queue, wall_clock

@@ -24,8 +24,9 @@ from typing import Any
 
 import redis
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_payload
+from airflow_provider_chasqui.core.codec import encode_envelope
 from airflow_provider_chasqui.core.ids import Ulids
+from airflow_provider_chasqui.core.payload import encode_payload
 from benchmarks import contenders, report
 from benchmarks.contenders import Contender
 from benchmarks.gauge import Gauge

@@ -5,6 +5,9 @@
 -- @include member
 -- @include push
 -- @include clock
+-- Keys of another type are refused before anything is moved.
+redis.call('XLEN', KEYS[2])
+redis.call('XLEN', KEYS[3])
 local now = now_ms()
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
 local moved, buried, late = {}, 0, 0
@@ -19,8 +22,9 @@ for i = 1, #due, 2 do
       'detail', 'delayed member shorter than its name', 'failed_at', now)
     buried = buried + 1
   end
-  redis.call('ZREM', KEYS[1], due[i])
 end
+-- They were the first of the set, and nothing came between.
+if #due > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #due / 2 - 1) end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 local next_due = first[2] and math.floor(math.min(tonumber(first[2]), 2 ^ 53)) or 0
 return {#moved, redis.call('ZCARD', KEYS[1]), late, next_due, now, buried, moved}

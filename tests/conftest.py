@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers import Certificates, RedisServer, make_certificates, valkey_binary
 from tools.redis_server import REDIS7, REDIS8, NotFound, Wanted, find, version_of
@@ -21,6 +22,10 @@ _HOME = Path(__file__).parent.parent / ".cache" / "airflow" / _WORKER
 os.environ["AIRFLOW_HOME"] = str(_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+# How long an example takes says how busy the machine is, and nothing else.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 
 @dataclass(frozen=True)

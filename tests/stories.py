@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from airflow_provider_chasqui.core.codec import encode_job, encode_member, encode_payload
+from airflow_provider_chasqui.core.codec import encode_job, encode_member
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BatchConflict, JobDead, QueueFull, WaitTimeout
 from airflow_provider_chasqui.core.job import Entry, NewJob
 from airflow_provider_chasqui.core.ops import delayed, delivery, repeats
 from airflow_provider_chasqui.core.ops.delivery import Burial, Settled
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE, due
 from airflow_provider_chasqui.core.schedule import Cron, Every

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_member, encode_payload
+from airflow_provider_chasqui.core.codec import encode_envelope, encode_member
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import (
     ChasquiError,
@@ -25,6 +25,7 @@ from airflow_provider_chasqui.core.ids import Ulids
 from airflow_provider_chasqui.core.ops import delayed, letters
 from airflow_provider_chasqui.core.ops.adding import emit
 from airflow_provider_chasqui.core.ops.letters import Choose
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 from tests.raw import dump, plain_client
 

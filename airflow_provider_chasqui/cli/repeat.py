@@ -11,8 +11,8 @@ from airflow_provider_chasqui.cli import show
 from airflow_provider_chasqui.cli.server import AsJson, Limit, QueueName, Server, connected
 from airflow_provider_chasqui.cli.show import Column
 from airflow_provider_chasqui.cli.spans import iso, moment, payload, short, span
-from airflow_provider_chasqui.core.codec import decode_payload
 from airflow_provider_chasqui.core.errors import BadInput, DecodeError
+from airflow_provider_chasqui.core.payload import decode_payload
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE, SKIP, Missed, RepeatStatus, fire_all
 from airflow_provider_chasqui.core.schedule import Cron, Every, Schedule
 from airflow_provider_chasqui.queue import wall_clock

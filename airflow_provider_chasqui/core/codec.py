@@ -1,4 +1,4 @@
-"""Bytes on the wire: the job envelope, the delayed member, payloads.
+"""Bytes on the wire: the job envelope and the delayed member.
 
 Proven against bytes that ChasquiMQ 1.3.0 wrote (tests/wire).
 """
@@ -6,13 +6,12 @@ Proven against bytes that ChasquiMQ 1.3.0 wrote (tests/wire).
 from __future__ import annotations
 
 import struct
-import threading
 from functools import lru_cache
 from typing import Any
 
 import msgpack
 
-from airflow_provider_chasqui.core.errors import BadInput, DecodeError, EncodeError
+from airflow_provider_chasqui.core.errors import BadInput, DecodeError
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.policy import U32_MAX, Backoff, RetryPolicy
 
@@ -22,39 +21,6 @@ _U32LE = struct.Struct("<I")
 _U64 = struct.Struct(">BQ").pack
 _STR = [bytes((0xA0 | size,)) if size < 32 else bytes((0xD9, size)) for size in range(256)]
 _BIN = [bytes((0xC4, size)) for size in range(256)]
-
-
-class _Packers(threading.local):
-    """A packer for each thread: making one anew costs as much as packing a small payload."""
-
-    def __init__(self) -> None:
-        self.pack = msgpack.Packer(use_bin_type=True).pack
-
-
-_packers = _Packers()
-
-
-def encode_payload(payload: Any) -> bytes:
-    """Return the payload as MessagePack, or raise EncodeError saying what stands in the way."""
-    try:
-        return _packers.pack(payload)  # type: ignore[no-any-return]
-    except Exception as cause:
-        raise EncodeError(
-            f"the payload cannot be written as MessagePack: {cause}; use None, bool, int (64 bit), "
-            "float, str, bytes, list and dict"
-        ) from cause
-
-
-def decode_payload(body: bytes) -> Any:
-    """Return the value that `body` encodes, or raise DecodeError."""
-    try:
-        return msgpack.unpackb(body, raw=False, strict_map_key=False)
-    except RecursionError as cause:
-        raise DecodeError("the payload is nested too deeply") from cause
-    except Exception as cause:
-        raise DecodeError(
-            f"the payload is not MessagePack: {cause or type(cause).__name__}"
-        ) from cause
 
 
 def encode_text(text: str, what: str) -> bytes:
@@ -84,7 +50,7 @@ def _str_head(size: int) -> bytes:
     return struct.pack(">BH", 0xDA, size) if size < 65536 else struct.pack(">BI", 0xDB, size)
 
 
-def _bin_head(size: int) -> bytes:
+def bin_head(size: int) -> bytes:
     if size < 256:
         return _BIN[size]
     return struct.pack(">BH", 0xC5, size) if size < 65536 else struct.pack(">BI", 0xC6, size)
@@ -105,12 +71,12 @@ def encode_envelope(
     """Return the `d` field. Assembled by hand: a third of the time of packing a list."""
     raw = job_id.encode()
     head = b"\x94" if retry is None else b"\x95"
-    tail = _tail(created_at_ms, attempt, retry)
-    return b"".join((head, _str_head(len(raw)), raw, _bin_head(len(body)), body, tail))
+    tail = envelope_tail(created_at_ms, attempt, retry)
+    return b"".join((head, _str_head(len(raw)), raw, bin_head(len(body)), body, tail))
 
 
 @lru_cache(maxsize=256)
-def _tail(created_at_ms: int, attempt: int, retry: RetryPolicy | None) -> bytes:
+def envelope_tail(created_at_ms: int, attempt: int, retry: RetryPolicy | None) -> bytes:
     # The jobs of a bulk have it in common.
     tail = b"" if retry is None else _encode_retry(retry)
     return _uint(created_at_ms) + _uint(attempt) + tail
@@ -134,6 +100,15 @@ def decode_envelope(raw: bytes, name: str = "") -> Job:
         raise DecodeError(
             f"the envelope is not MessagePack: {cause or type(cause).__name__}"
         ) from cause
+    if type(value) is list and len(value) == 4:
+        # What all of us write. In one look: a third of the time of asking field by field.
+        job_id, body, created, attempt = value
+        if (
+            type(job_id) is bytes and type(body) is bytes
+            and type(created) is int and type(attempt) is int
+            and created >= 0 and 0 <= attempt <= U32_MAX and job_id.isascii()
+        ):  # fmt: skip
+            return Job(job_id.decode("ascii"), body, created, attempt, None, name)
     if isinstance(value, dict):
         value = _fields_of_map(value)
     if not isinstance(value, list) or not 3 <= len(value) <= 5:
@@ -148,6 +123,17 @@ def decode_envelope(raw: bytes, name: str = "") -> Job:
         retry,
         name,
     )
+
+
+def decode_id(raw: bytes) -> str:
+    """Return the id in a `d` field, empty where there is none to be read."""
+    try:
+        if raw[0] in (0x94, 0x95) and 0xA0 <= raw[1] <= 0xBF:
+            # As it is nearly always, and without reading the payload: a tenth of the time.
+            return raw[2 : raw[1] - 0x9E].decode()
+        return decode_envelope(raw).id
+    except (DecodeError, UnicodeDecodeError, IndexError):
+        return ""
 
 
 def _fields_of_map(value: dict[Any, Any]) -> list[Any]:

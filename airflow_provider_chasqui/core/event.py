@@ -89,10 +89,19 @@ _ID_AND_TS = b"$%d\r\n%b\r\n" + _resp("ts") + b"$%d\r\n%d\r\n"
 _NAME = _resp("n") + b"$%d\r\n%b\r\n"
 _ATTEMPT = _resp("attempt") + b"$%d\r\n%d\r\n"
 _DURATION = _resp("duration_us") + b"$%d\r\n%d\r\n"
+_WAITING = _resp(6, "e", "waiting", "id") + _ID_AND_TS
 _ACTIVE = _resp(8, "e", "active", "id") + _ID_AND_TS + _ATTEMPT
 _ACTIVE_NAMED = _resp(10, "e", "active", "id") + _ID_AND_TS + _NAME + _ATTEMPT
 _COMPLETED = _resp(10, "e", "completed", "id") + _ID_AND_TS + _ATTEMPT + _DURATION
 _COMPLETED_NAMED = _resp(12, "e", "completed", "id") + _ID_AND_TS + _NAME + _ATTEMPT + _DURATION
+_RUN = _ACTIVE + _COMPLETED
+_RUN_NAMED = _ACTIVE_NAMED + _COMPLETED_NAMED
+
+
+def packed_waiting(job_id: str, ts_ms: int) -> PackedEvent:
+    """The event that a delayed job has become due."""
+    raw = job_id.encode()
+    return 7, _WAITING % (len(raw), raw, *_sized(ts_ms))
 
 
 def packed_active(job_id: str, ts_ms: int, name: str, attempt: int) -> PackedEvent:
@@ -118,6 +127,19 @@ def packed_completed(
     said = name.encode()
     return 13, _COMPLETED_NAMED % (
         len(raw), raw, *_sized(ts_ms), len(said), said, *_sized(attempt), *_sized(duration_us),
+    )  # fmt: skip
+
+
+def packed_run(job_id: str, ts_ms: int, name: str, attempt: int, duration_us: int) -> PackedEvent:
+    """Both events of a run that ended well at `ts_ms`, one behind the other."""
+    raw = job_id.encode()
+    began = _sized(ts_ms - duration_us // 1000)
+    size, ended, tried, took = len(raw), _sized(ts_ms), _sized(attempt), _sized(duration_us)
+    if not name:
+        return 20, _RUN % (size, raw, *began, *tried, size, raw, *ended, *tried, *took)
+    said = (len(name_raw := name.encode()), name_raw)
+    return 24, _RUN_NAMED % (
+        size, raw, *began, *said, *tried, size, raw, *ended, *said, *tried, *took,
     )  # fmt: skip
 
 

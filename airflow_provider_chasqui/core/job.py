@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from airflow_provider_chasqui.core.payload import decode_payload
 from airflow_provider_chasqui.core.policy import RetryPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class NewJob:
+class NewJob(NamedTuple):
     """A job to be added: the payload and everything that may be said about it."""
 
     payload: Any = None
@@ -51,8 +51,6 @@ class Job:
     def payload(self) -> Any:
         """The caller's value. Raises DecodeError if the bytes are not MessagePack."""
         if not self._decoded:
-            from airflow_provider_chasqui.core.codec import decode_payload
-
             self._payload = decode_payload(self.body)
             self._decoded = True
         return self._payload

@@ -8,11 +8,14 @@ from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
 
+# Not frozen, though nobody changes them: a frozen dataclass takes four times as long to make, and
+# these are made for every add.
+
 # As far as a score is exact.
 _FAR = 2.0**53
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Packed:
     """Several arguments that stand in RESP already; for bulk, where packing one by one is dear."""
 
@@ -23,7 +26,7 @@ class Packed:
 Arg = str | bytes | int | Packed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Op(Generic[R]):
     """One round trip.
 
@@ -42,18 +45,29 @@ class Op(Generic[R]):
     covers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Late(Generic[R]):
+    """An operation that is made when its turn to be sent has come.
+
+    In a pipeline of many, the server works on one while the next is being made.
+    """
+
+    script: str
+    make: Callable[[], Op[R]]
+
+
+@dataclass(slots=True)
 class Choice(Generic[R]):
     """The same promise in two dialects; the driver knows which one the server speaks."""
 
     native: Op[R]
-    portable: Op[R]
+    portable: Op[R] | Late[R]
 
 
-AnyOp = Op[R] | Choice[R]
+AnyOp = Op[R] | Choice[R] | Late[R]
 
 # What a flow yields: one operation, or several to be sent in one pipeline.
-Step = Op[Any] | Choice[Any] | Sequence[Op[Any] | Choice[Any]]
+Step = AnyOp[Any] | Sequence[AnyOp[Any]]
 
 Flow = Generator[Step, Any, R]
 

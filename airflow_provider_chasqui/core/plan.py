@@ -16,7 +16,7 @@ from airflow_provider_chasqui.core.batch import (
     check_batch_id,
     check_number,
 )
-from airflow_provider_chasqui.core.codec import encode_name, encode_payload, encode_text
+from airflow_provider_chasqui.core.codec import encode_name, encode_text
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, UnknownBatch
 from airflow_provider_chasqui.core.ids import Producer, Ulids
@@ -26,6 +26,7 @@ from airflow_provider_chasqui.core.op import Flow
 from airflow_provider_chasqui.core.ops import (
     adding,
     batches,
+    bulk,
     delayed,
     letters,
     looking,
@@ -36,6 +37,7 @@ from airflow_provider_chasqui.core.ops.batches import PartOptions
 from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.ops.letters import Choose, LetterReport
 from airflow_provider_chasqui.core.ops.looking import Found
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.policy import RetryPolicy, to_ms
 from airflow_provider_chasqui.core.prepare import check_retry, due, envelope, instant_ms, prepare
 from airflow_provider_chasqui.core.repeat import Missed, Repeat
@@ -84,12 +86,24 @@ class Plan:
             wanted = [NewJob.of(job) for job in jobs]
         except TypeError as cause:
             raise BadInput(f"a job is a NewJob or a mapping of its fields: {cause}") from cause
+        if bulk.is_plain(wanted, self.config):
+            bodies = bulk.encode_bodies(wanted, self.config)
+            if bodies is not None:
+                with self._producer.call() as call:
+                    return (
+                        yield from bulk.add_plain(
+                            self.keys, wanted, bodies, self.config, call, now_ms, self._ulids
+                        )
+                    )
         ready = [prepare(job, self.config, now_ms, self._ulids.mint) for job in wanted]
         with self._producer.call() as call:
             return (yield from adding.add_all(self.keys, ready, self.config, call, now_ms))
 
     def add(self, job: NewJob) -> Flow[Added]:
-        return (yield from self.add_many([job]))[0]
+        now_ms = self.clock()
+        ready = prepare(job, self.config, now_ms, self._ulids.mint)
+        with self._producer.call() as call:
+            return (yield from adding.add_all(self.keys, [ready], self.config, call, now_ms))[0]
 
     def add_batch(
         self, payloads: Iterable[Any], batch_id: str | None, options: JobOptions

@@ -103,11 +103,14 @@ class RetryDefaults:
             if cap is not None:
                 wait = min(wait, cap)
             return wait + int(draw * jitter_ms)
-        spec = backoff or Backoff("exponential", self.delay_ms)
-        multiplier = spec.multiplier if spec.multiplier is not None else self.multiplier
-        cap = spec.max_delay_ms if spec.max_delay_ms is not None else self.max_delay_ms
-        jitter_ms = spec.jitter_ms if spec.jitter_ms is not None else self.jitter_ms
-        grown = _grown(spec.delay_ms, float(multiplier), retry, cap)
+        delay_ms, cap = self.delay_ms, self.max_delay_ms
+        multiplier, jitter_ms = self.multiplier, self.jitter_ms
+        if backoff is not None:
+            delay_ms = backoff.delay_ms
+            multiplier = multiplier if backoff.multiplier is None else backoff.multiplier
+            cap = cap if backoff.max_delay_ms is None else backoff.max_delay_ms
+            jitter_ms = jitter_ms if backoff.jitter_ms is None else backoff.jitter_ms
+        grown = _grown(delay_ms, float(multiplier), retry, cap)
         return min(grown + int(draw * jitter_ms), max(cap, jitter_ms))
 
 

@@ -7,16 +7,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from airflow_provider_chasqui.core.codec import (
-    encode_envelope,
-    encode_name,
-    encode_payload,
-    encode_text,
-)
+from airflow_provider_chasqui.core.codec import encode_envelope, encode_name, encode_text
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, PayloadTooLarge
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.policy import RetryPolicy, to_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

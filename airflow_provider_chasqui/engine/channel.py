@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """A buffer that workers take from without awaiting while it holds something.
+    """A buffer whose items workers take without awaiting while it holds some.
 
     What is put wakes one worker; a worker that has to wait with more in the buffer calls the next
     (`call_next`). So handlers that never wait are run by one worker in a row, without a wake-up
@@ -19,36 +19,36 @@ class Channel(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._items: deque[T] = deque()
+        self.items: deque[T] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def put(self, items: Sequence[T]) -> None:
-        self._items.extend(items)
+        self.items.extend(items)
         self._wake(1)
 
     def call_next(self) -> None:
         """Let another worker go on, if there is something to do."""
-        if self._items:
+        if self.items:
             self._wake(1)
 
-    async def take(self) -> T | None:
-        """Return the next item, or None once the channel is closed."""
-        while not self._items:
+    async def filled(self) -> bool:
+        """Wait until `items` holds something; False once the channel is closed."""
+        while not self.items:
             if self._closed:
-                return None
+                return False
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
-        return self._items.popleft()
+        return True
 
     def drain(self) -> list[T]:
         """Take everything out again."""
-        rest = list(self._items)
-        self._items.clear()
+        rest = list(self.items)
+        self.items.clear()
         return rest
 
     def close(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_chasqui.core.codec import encode_payload
 from airflow_provider_chasqui.core.job import Entry, Job
+from airflow_provider_chasqui.core.payload import encode_payload
 
 Say = Callable[[str, bytes], None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.ops.delivery import Delivery
@@ -43,6 +44,8 @@ class Desk:
         self.ahead = 0
         self._most_ahead = 0
         self.weighed(1)
+        # With that many at hand or fewer, it is time to read again.
+        self._enough = config.concurrency - 1
         self._measured = 0
         self._spent_s = 0.0
         self._room = asyncio.Event()
@@ -66,22 +69,16 @@ class Desk:
     def started(self, run: Run) -> None:
         self.running[run.entry.id] = run
 
-    def finished(self, entry_id: str, seconds: float | None = None) -> None:
+    def finished(self, seconds: float | None = None) -> None:
         """An entry is out of the workers' hands; after a run of that many seconds, or unrun."""
-        self.running.pop(entry_id, None)
         if seconds is not None:
             self.ended += 1
             self._spent_s += seconds
-        self.busy -= 1
-        if not self.busy:
-            self._quiet.set()
-        if self.busy <= self._enough:
+        self.busy = busy = self.busy - 1
+        if busy <= self._enough:
             self._room.set()
-
-    @property
-    def _enough(self) -> int:
-        """With that many at hand or fewer, it is time to read again."""
-        return self.config.concurrency + self.ahead // 2 - (0 if self.ahead else 1)
+            if not busy:
+                self._quiet.set()
 
     async def room(self) -> int:
         """Wait until entries can be taken; return how many, 0 if the consumer stops."""
@@ -112,17 +109,20 @@ class Desk:
             if self._spent_s:
                 soon = config.concurrency * ended * _AHEAD_S / self._spent_s
                 self.ahead = min(self.ahead, int(soon))
+            self._enough = config.concurrency + (self.ahead // 2 if self.ahead else -1)
             self._measured, self._spent_s = self.ended, 0.0
 
     async def quiet(self) -> None:
         """Wait until nothing is left to run."""
         await self._quiet.wait()
 
-    def settled(self, entry_id: str) -> None:
-        self.held.pop(entry_id, None)
+    def settled(self, entry_ids: Sequence[str]) -> None:
+        held = self.held
+        for entry_id in entry_ids:
+            held.pop(entry_id, None)
         if self.lost or self.cancelled:
-            self.lost.discard(entry_id)
-            self.cancelled.discard(entry_id)
+            self.lost.difference_update(entry_ids)
+            self.cancelled.difference_update(entry_ids)
 
     async def pause(self, seconds: float) -> bool:
         """Sleep, but not past the stop; says whether to go on."""

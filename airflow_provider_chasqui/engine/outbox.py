@@ -15,13 +15,14 @@ from airflow_provider_chasqui.engine.health import Health
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parked:
-    """An entry that goes back to the delayed set."""
+    """An entry that goes back to the delayed set; after a failure, or because it wished so."""
 
     row: tuple[str, int, bytes]
-    event: Sequence[str | int] | None
     name: str
+    failed: bool
+    event: Sequence[str | int] | None = None
 
 
 class Outbox(Generic[T]):

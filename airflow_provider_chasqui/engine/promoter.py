@@ -6,7 +6,7 @@ import time
 
 from airflow_provider_chasqui.core.config import PromoterConfig
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.core.event import event_fields
+from airflow_provider_chasqui.core.event import packed_waiting
 from airflow_provider_chasqui.core.ops import delayed
 from airflow_provider_chasqui.core.ops.delayed import Promoted
 from airflow_provider_chasqui.engine.desk import Desk
@@ -68,5 +68,6 @@ class Promoter:
             log.warning("promoting: %d members could not be read and are letters now", done.buried)
         if done.job_ids:
             await self._desk.queue.drive.run(delayed.forget_index(self._desk.keys, done.job_ids))
-            for job_id in done.job_ids:
-                self._settler.tell(event_fields("waiting", job_id, done.now_ms))
+            if self._settler.events_on:
+                for job_id in done.job_ids:
+                    self._settler.tell_packed(packed_waiting(job_id, done.now_ms))

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import place_of
-from airflow_provider_chasqui.core.codec import encode_job, encode_member, encode_payload
+from airflow_provider_chasqui.core.codec import encode_job, encode_member
 from airflow_provider_chasqui.core.errors import ChasquiError, EncodeError
 from airflow_provider_chasqui.core.event import PackedEvent, event_fields, pack_event
 from airflow_provider_chasqui.core.job import Entry
@@ -23,6 +23,7 @@ from airflow_provider_chasqui.core.op import AnyOp
 from airflow_provider_chasqui.core.ops import delivery, looking
 from airflow_provider_chasqui.core.ops.adding import emit_packed
 from airflow_provider_chasqui.core.ops.delivery import Burial, Settled
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.health import Health
 from airflow_provider_chasqui.engine.outbox import Outbox, Parked
@@ -114,14 +115,16 @@ class Settler:
         self._rich.items.append(Settled(entry.id, entry.job.id, dead=True))
         self._wake.set()
 
-    def park(
-        self, entry: Entry, attempt: int, wait_ms: int, event: Sequence[str | int] | None
-    ) -> None:
+    def park(self, entry: Entry, attempt: int, wait_ms: int, failed: bool) -> None:
         """The job runs again later, with the given attempt number."""
-        job = entry.job
+        job, now_ms = entry.job, self._desk.clock()
         member = encode_member(job.name.encode(), encode_job(job, attempt=attempt))
-        row = (entry.id, self._desk.clock() + wait_ms, member)
-        self._parked.items.append(Parked(row, event, job.name))
+        parked = Parked((entry.id, now_ms + wait_ms, member), job.name, failed)
+        if failed and self.events_on:
+            parked.event = event_fields(
+                "retry-scheduled", job.id, now_ms, job.name, attempt=attempt + 1, backoff_ms=wait_ms
+            )
+        self._parked.items.append(parked)
         self._wake.set()
 
     def bury(self, burial: Burial, attempt: int) -> None:
@@ -212,9 +215,7 @@ class Settler:
         won = sum(flags)
         counts["settled"] += won
         counts["settled_elsewhere"] += len(flags) - won
-        settled = self._desk.settled
-        for entry_id in ids:
-            settled(entry_id)
+        self._desk.settled(ids)
 
     def _were_settled(self, settled: list[Settled], flags: list[bool]) -> None:
         self._settled([each.entry_id for each in settled], flags)
@@ -224,9 +225,10 @@ class Settler:
     def _were_parked(self, parked: list[Parked], flags: list[bool]) -> None:
         self._settled([each.row[0] for each in parked], flags)
         for each, won in zip(parked, flags, strict=True):
-            if won and each.event is not None:
+            if won and each.failed:
                 self._desk.metrics.retried[each.name] += 1
-                self.tell(each.event)
+                if each.event is not None:
+                    self.tell(each.event)
 
     def _were_buried(self, burials: list[tuple[Burial, int]], flags: list[bool]) -> None:
         self._settled([each.entry_id for each, _ in burials], flags)

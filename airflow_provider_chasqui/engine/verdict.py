@@ -10,7 +10,12 @@ from typing import Any
 
 from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.errors import DecodeError
-from airflow_provider_chasqui.core.event import event_fields, packed_active, packed_completed
+from airflow_provider_chasqui.core.event import (
+    event_fields,
+    packed_active,
+    packed_completed,
+    packed_run,
+)
 from airflow_provider_chasqui.core.job import Entry, Rejected
 from airflow_provider_chasqui.core.ops.delivery import Burial
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
@@ -45,11 +50,30 @@ class Verdict:
         event = packed_active(job.id, self._desk.clock(), job.name, job.attempt + 1)
         self._settler.tell_packed(event)
 
+    def returned_at_once(self, run: Run, value: Any) -> None:
+        """The handler returned without ever waiting: its begin is told together with its end."""
+        if isinstance(value, Snooze | Retry):
+            self.begins(run)
+            self.returned(run, value)
+            return
+        desk, entry = self._desk, run.entry
+        seconds = time.perf_counter() - run.started
+        desk.finished(seconds)
+        job = entry.job
+        desk.metrics.ran(job.name, seconds, ok=True)
+        self._settler.done(entry, value)
+        if self._settler.events_on:
+            # One formatting for both events: a fifth less Python for each job of a busy worker.
+            self._settler.tell_packed(
+                packed_run(job.id, desk.clock(), job.name, job.attempt + 1, int(seconds * 1e6))
+            )
+
     def returned(self, run: Run, value: Any) -> None:
         """The handler returned."""
         if isinstance(value, Snooze):
             self._ended(run)
-            self._settler.park(run.entry, run.entry.job.attempt, value.delay // _MS, None)
+            attempt = run.entry.job.attempt
+            self._settler.park(run.entry, attempt, value.delay // _MS, failed=False)
         elif isinstance(value, Retry):
             self._failed(run, value.reason, value.reason, value.after // _MS)
         else:
@@ -76,8 +100,8 @@ class Verdict:
         if entry.id in self._desk.cancelled:
             self.cancelled(Run(entry, None))
         else:  # it runs elsewhere
-            self._desk.finished(entry.id)
-            self._desk.settled(entry.id)
+            self._desk.finished()
+            self._desk.settled([entry.id])
 
     def interrupted(self, run: Run) -> None:
         """The run was cut off by the shutdown: hand it back; the run counts."""
@@ -86,7 +110,7 @@ class Verdict:
 
     def unstarted(self, entry: Entry) -> None:
         """The entry was read, but not begun before the shutdown."""
-        self._desk.finished(entry.id)
+        self._desk.finished()
         self._settler.release(entry, entry.job.attempt)
 
     def rejected(self, entry: Rejected) -> None:
@@ -120,13 +144,14 @@ class Verdict:
         seconds = self._ended(run)
         job = run.entry.job
         self._desk.metrics.ran(job.name, seconds, ok=False)
-        self._settler.tell(
-            event_fields(
-                "failed", job.id, self._desk.clock(), job.name,
-                attempt=job.attempt + 1, reason=reason[:_ERROR_LENGTH],
-                duration_us=int(seconds * 1e6),
-            )
-        )  # fmt: skip
+        if self._settler.events_on:
+            self._settler.tell(
+                event_fields(
+                    "failed", job.id, self._desk.clock(), job.name,
+                    attempt=job.attempt + 1, reason=reason[:_ERROR_LENGTH],
+                    duration_us=int(seconds * 1e6),
+                )
+            )  # fmt: skip
         runs = job.attempt + 1
         if verdict or runs >= self._retry.attempts(job.retry):
             log.info("job %s (%s) is dead after %d runs: %s", job.id, job.name or "-", runs, error)
@@ -135,11 +160,7 @@ class Verdict:
         if wait_ms is None:
             wait_ms = self._retry.wait_ms(job.retry, runs, random.random())
         self._desk.metrics.backs_off(job.name, wait_ms / 1000)
-        event = event_fields(
-            "retry-scheduled", job.id, self._desk.clock(), job.name,
-            attempt=runs + 1, backoff_ms=wait_ms,
-        )  # fmt: skip
-        self._settler.park(run.entry, runs, wait_ms, event)
+        self._settler.park(run.entry, runs, wait_ms, failed=True)
 
     def _bury(self, entry: Entry, reason: str, error: str, runs: int) -> None:
         job = entry.job
@@ -152,7 +173,8 @@ class Verdict:
 
     def _ended(self, run: Run) -> float:
         seconds = time.perf_counter() - run.started
-        self._desk.finished(run.entry.id, seconds)
+        self._desk.running.pop(run.entry.id, None)
+        self._desk.finished(seconds)
         return seconds
 
 

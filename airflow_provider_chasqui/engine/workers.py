@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 from airflow_provider_chasqui.core.job import Entry
@@ -21,23 +21,24 @@ _SLICE_S = 0.01
 
 
 class Isolated:
-    """Awaits a coroutine in a context of its own, without the cost of a task.
+    """Awaits a coroutine that has begun, in a context of its own, without the cost of a task.
 
     A worker runs thousands of jobs; what one of them puts into a context variable must not be seen
-    by the next. `when_waiting` is called once, if the coroutine does not end in one go.
+    by the next.
     """
 
-    __slots__ = ("_coroutine", "_when_waiting")
+    __slots__ = ("_context", "_coroutine", "_waits_for")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], when_waiting: Callable[[], None]):
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, waits_for: Any
+    ):
         self._coroutine = coroutine
-        self._when_waiting = when_waiting
+        self._context = context
+        self._waits_for = waits_for
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        coroutine, context = self._coroutine, contextvars.copy_context()
+        coroutine, context, waits_for = self._coroutine, self._context, self._waits_for
         try:
-            waits_for = context.run(coroutine.send, None)
-            self._when_waiting()
             while True:
                 try:
                     value = yield waits_for
@@ -72,56 +73,69 @@ class Workers:
     async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        desk, clock = self._desk, time.perf_counter
-        while (item := await self.channel.take()) is not None:
-            entry, handler = item
+        desk, verdict, channel, clock = self._desk, self._verdict, self.channel, time.perf_counter
+        items, new_context = channel.items, contextvars.copy_context
+        while items or await channel.filled():
+            entry, handler = items.popleft()
             if entry.id in desk.lost or entry.id in desk.cancelled:
-                self._verdict.dropped(entry)
+                verdict.dropped(entry)
                 continue
-            run = Run(entry, handler.timeout_s)
-            run.interrupt = task.cancel
-            await self._run_one(task, run, handler)
+            run, context = Run(entry, handler.timeout_s), new_context()
+            try:
+                if handler.wants_context:
+                    coroutine = handler.call(entry.job, Context(run, self._settler.progress))
+                else:
+                    coroutine = handler.call(entry.job)
+                # Until its first wait it runs right here: a handler that never waits costs no
+                # awaitable, no place among the running, and half the calls.
+                waits_for = context.run(coroutine.send, None)
+            except StopIteration as done:
+                verdict.returned_at_once(run, done.value)
+            except BaseException as error:
+                verdict.begins(run)
+                self._raised(run, error)
+            else:
+                run.interrupt = task.cancel
+                verdict.begins(run)
+                channel.call_next()
+                await self._run_on(run, Isolated(coroutine, context, waits_for))
+            if task.cancelling() and not self._shut_down:
+                # Neither our interruption nor one that the handler did to itself is for the next.
+                while task.cancelling():
+                    task.uncancel()
             if clock() > self._yield_at:
                 await asyncio.sleep(0)
                 self._yield_at = clock() + _SLICE_S
 
-    async def _run_one(self, task: asyncio.Task[Any], run: Run, handler: Handler) -> None:
-        verdict, job = self._verdict, run.entry.job
-        verdict.begins(run)
+    async def _run_on(self, run: Run, rest: Isolated) -> None:
+        """Await the rest of a run that has begun."""
         try:
-            if handler.wants_context:
-                coroutine = handler.call(job, Context(run, self._settler.progress))
-            else:
-                coroutine = handler.call(job)
-            if run.deadline is None:
-                value = await Isolated(coroutine, self.channel.call_next)
-            else:
-                value = await self._in_time(coroutine, run)
-        except asyncio.CancelledError as error:
+            value = await (rest if run.deadline is None else self._in_time(rest, run))
+        except BaseException as error:
+            self._raised(run, error)
+        else:
+            self._verdict.returned(run, value)
+
+    def _raised(self, run: Run, error: BaseException) -> None:
+        """Judge what came out of a handler; raises again what is not for it alone."""
+        verdict = self._verdict
+        if isinstance(error, KeyboardInterrupt):
+            verdict.interrupted(run)
+            raise error
+        if isinstance(error, asyncio.CancelledError):
             if run.cancelled:
                 verdict.cancelled(run)
-            elif self._shut_down:
+                return
+            if self._shut_down:
                 verdict.interrupted(run)
-                raise
-            else:
-                verdict.raised(run, error)
-        except KeyboardInterrupt:
-            verdict.interrupted(run)
-            raise
-        except BaseException as error:
-            verdict.raised(run, error)
-        else:
-            verdict.returned(run, value)
-        if not self._shut_down:
-            # Neither our interruption nor one that the handler did to itself is for the next run.
-            while task.cancelling():
-                task.uncancel()
+                raise error
+        verdict.raised(run, error)
 
     @property
     def _shut_down(self) -> bool:
         return self._task is not None and self._task.cancelling() > 0
 
-    async def _in_time(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
+    async def _in_time(self, rest: Isolated, run: Run) -> Any:
         loop = asyncio.get_running_loop()
 
         def moment() -> float:
@@ -130,7 +144,7 @@ class Workers:
         try:
             async with asyncio.timeout_at(moment()) as limit:
                 run.on_extend = lambda: limit.reschedule(moment())
-                return await Isolated(coroutine, self.channel.call_next)
+                return await rest
         except TimeoutError as error:
             if not limit.expired():
                 raise

@@ -137,12 +137,15 @@ class Link:
         connection = pool.get_connection()
         try:
             connection.send(_CLUSTER_SLOTS)
-            return connection.read()
+            (reply,) = connection.read(1, None)
         except BaseException:
             connection.disconnect()
             raise
         finally:
             pool.release(connection)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
 
 
 class AsyncLink:
@@ -221,12 +224,15 @@ class AsyncLink:
         connection = await pool.get_connection()
         try:
             await connection.send(_CLUSTER_SLOTS)
-            return await connection.read()
+            (reply,) = await connection.read(1, None)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
         finally:
             await pool.release(connection)
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
 
 
 def _sentinels(pool: Any) -> list[Any]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
 
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.keys import Placed
-from airflow_provider_chasqui.core.op import AnyOp, Choice, Flow, Op
+from airflow_provider_chasqui.core.op import AnyOp, Choice, Flow, Late, Op
 from airflow_provider_chasqui.store import dialect as dialects
 from airflow_provider_chasqui.store.connect import AsyncLink, Link
 from airflow_provider_chasqui.store.exchange import Exchange
@@ -46,9 +45,12 @@ class Driver:
 
     def run(self, op: AnyOp[R]) -> R:
         """Send one operation and return its answer."""
-        return self.many([op])[0]  # type: ignore[no-any-return]
+        (answer,) = self.attempt((op,))
+        if isinstance(answer, ChasquiError):
+            raise answer
+        return answer  # type: ignore[no-any-return]
 
-    def many(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+    def many(self, ops: Sequence[AnyOp[Any]]) -> list[Any]:
         """Send operations in one pipeline and return their answers, or raise the first error."""
         answers = self.attempt(ops)
         for answer in answers:
@@ -56,10 +58,10 @@ class Driver:
                 raise answer
         return answers
 
-    def attempt(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+    def attempt(self, ops: Sequence[AnyOp[Any]]) -> list[Any]:
         """Like `many`, but an operation that the server refused has its error as answer."""
-        exchange = Exchange(ops, self.dialect(), self._where, self._retries)
-        return self._carry(exchange)
+        dialect = self._link.dialect or self.dialect()
+        return self._carry(Exchange(ops, dialect, self._where, self._retries))
 
     def flow(self, flow: Flow[R]) -> R:
         """Run a flow to its end."""
@@ -67,7 +69,7 @@ class Driver:
             step = next(flow)
             while True:
                 try:
-                    if isinstance(step, Op | Choice):
+                    if isinstance(step, Op | Choice | Late):
                         answer: Any = self.run(step)
                     else:
                         answer = self.many(step)
@@ -99,8 +101,14 @@ class Driver:
 
     def _carry(self, exchange: Exchange) -> list[Any]:
         while not exchange.finished:
+            data, owners = exchange.request()
             try:
-                wait = self._round(exchange)
+                try:
+                    replies = self._talk(exchange, data, len(owners))
+                except (*BROKEN, ResponseError) as error:
+                    wait = exchange.broken(error)
+                else:
+                    wait = exchange.take(replies, owners)
             finally:
                 # Also when we give up: the next call must not meet the same node again.
                 if exchange.moved:
@@ -111,27 +119,13 @@ class Driver:
                 time.sleep(wait)
         return exchange.results(self._queue)
 
-    def _round(self, exchange: Exchange) -> float:
-        data, owners = exchange.request()
-        try:
-            replies = self._talk(exchange.ask_node, data, len(owners), exchange.timeout)
-        except (*BROKEN, ResponseError) as error:
-            return exchange.broken(error)
-        return exchange.take(replies, owners)
-
-    def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
+    def _talk(self, exchange: Exchange, data: Iterable[bytes], count: int) -> list[Any]:
+        node, silence = exchange.ask_node, exchange.timeout
         pool, connection = self._borrow(node)
-        read = connection.read
-        if silence:
-            read = partial(connection.read_within, silence + _SLACK)
         try:
-            connection.send(data)
-            replies: list[Any] = []
-            while len(replies) < count:
-                try:
-                    replies.append(read())
-                except ResponseError as refusal:
-                    replies.append(refusal)
+            for piece in data:
+                connection.send(piece)
+            replies: list[Any] = connection.read(count, silence + _SLACK if silence else None)
         except BaseException:
             connection.disconnect()
             pool.release(connection)
@@ -175,9 +169,12 @@ class AsyncDriver:
 
     async def run(self, op: AnyOp[R]) -> R:
         """Send one operation and return its answer."""
-        return (await self.many([op]))[0]  # type: ignore[no-any-return]
+        (answer,) = await self.attempt((op,))
+        if isinstance(answer, ChasquiError):
+            raise answer
+        return answer  # type: ignore[no-any-return]
 
-    async def many(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+    async def many(self, ops: Sequence[AnyOp[Any]]) -> list[Any]:
         """Send operations in one pipeline and return their answers, or raise the first error."""
         answers = await self.attempt(ops)
         for answer in answers:
@@ -185,10 +182,10 @@ class AsyncDriver:
                 raise answer
         return answers
 
-    async def attempt(self, ops: Sequence[Op[Any] | Choice[Any]]) -> list[Any]:
+    async def attempt(self, ops: Sequence[AnyOp[Any]]) -> list[Any]:
         """Like `many`, but an operation that the server refused has its error as answer."""
-        exchange = Exchange(ops, await self.dialect(), self._where, self._retries)
-        return await self._carry(exchange)
+        dialect = self._link.dialect or await self.dialect()
+        return await self._carry(Exchange(ops, dialect, self._where, self._retries))
 
     async def flow(self, flow: Flow[R]) -> R:
         """Run a flow to its end."""
@@ -196,7 +193,7 @@ class AsyncDriver:
             step = next(flow)
             while True:
                 try:
-                    if isinstance(step, Op | Choice):
+                    if isinstance(step, Op | Choice | Late):
                         answer: Any = await self.run(step)
                     else:
                         answer = await self.many(step)
@@ -228,8 +225,14 @@ class AsyncDriver:
 
     async def _carry(self, exchange: Exchange) -> list[Any]:
         while not exchange.finished:
+            data, owners = exchange.request()
             try:
-                wait = await self._round(exchange)
+                try:
+                    replies = await self._talk(exchange, data, len(owners))
+                except (*BROKEN, ResponseError) as error:
+                    wait = exchange.broken(error)
+                else:
+                    wait = exchange.take(replies, owners)
             finally:
                 # Also when we give up: the next call must not meet the same node again.
                 if exchange.moved:
@@ -240,27 +243,13 @@ class AsyncDriver:
                 await asyncio.sleep(wait)
         return exchange.results(self._queue)
 
-    async def _round(self, exchange: Exchange) -> float:
-        data, owners = exchange.request()
-        try:
-            replies = await self._talk(exchange.ask_node, data, len(owners), exchange.timeout)
-        except (*BROKEN, ResponseError) as error:
-            return exchange.broken(error)
-        return exchange.take(replies, owners)
-
-    async def _talk(self, node: Node | None, data: bytes, count: int, silence: float) -> list[Any]:
+    async def _talk(self, exchange: Exchange, data: Iterable[bytes], count: int) -> list[Any]:
+        node, silence = exchange.ask_node, exchange.timeout
         pool, connection = await self._borrow(node)
-        read = connection.read
-        if silence:
-            read = partial(connection.read_within, silence + _SLACK)
         try:
-            await connection.send(data)
-            replies: list[Any] = []
-            while len(replies) < count:
-                try:
-                    replies.append(await read())
-                except ResponseError as refusal:
-                    replies.append(refusal)
+            for piece in data:
+                await connection.send(piece)
+            replies: list[Any] = await connection.read(count, silence + _SLACK if silence else None)
         except BaseException:
             await connection.disconnect(nowait=True)
             await pool.release(connection)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from redis.exceptions import AskError, MovedError, NoScriptError
 
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.core.op import Choice, Op
+from airflow_provider_chasqui.core.op import AnyOp, Choice, Late, Op
 from airflow_provider_chasqui.store import translate
 from airflow_provider_chasqui.store.resp import pack
 from airflow_provider_chasqui.store.scripts import Script, script
 
 _ASKING = pack(["ASKING"])
+_LONG, _PIECE = 16, 64 * 1024
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
 # The server remembers an add for 100 s (IDMP and the `once` marker): what is sent again later than
 # that could be added twice, so by then we have given up.
@@ -31,13 +32,13 @@ class Exchange:
 
     def __init__(
         self,
-        ops: Sequence[Op[Any] | Choice[Any]],
+        ops: Sequence[AnyOp[Any]],
         dialect: str,
         where: str,
         retries: int,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._ops = [getattr(op, dialect) if isinstance(op, Choice) else op for op in ops]
+        self._ops: list[Any] = [getattr(op, dialect) if type(op) is Choice else op for op in ops]
         self._dialect = dialect
         self._where = where
         self._retries = retries
@@ -47,6 +48,9 @@ class Exchange:
         self.answers: list[Any] = [None] * len(ops)
         self.ask_node: tuple[str, int] | None = None
         self.moved = False
+        # How long the server may rightly stay silent, in seconds; 0 if no operation blocks.
+        blocking = [op.block_ms for op in self._ops if type(op) is Op]
+        self.timeout = max(blocking, default=0) / 1000
         self._clock = clock
         self._give_up_at = clock() + self.timeout + _PATIENCE
 
@@ -54,29 +58,45 @@ class Exchange:
     def finished(self) -> bool:
         return not self._open
 
-    @property
-    def timeout(self) -> float:
-        """How long the server may rightly stay silent, in seconds; 0 if no operation blocks."""
-        return max((self._ops[i].block_ms for i in self._open), default=0) / 1000
-
-    def request(self) -> tuple[bytes, list[int | None]]:
+    def request(self) -> tuple[Iterator[bytes], list[int | None]]:
         """Return the bytes to send, and for each reply the operation it answers (None: nobody)."""
-        chunks: list[bytes] = []
+        plan: list[bytes | int] = []
         owners: list[int | None] = []
-        loading: set[bytes] = set()
+        loading: set[str] = set()
+        # A long pipeline brings its scripts along: were they unknown, all of it would go twice.
+        sure = len(self._open) < _LONG
         for index in self._open:
-            op = self._ops[index]
-            lua = script(op.script, self._dialect) if op.script else None
-            if lua and index in self._unloaded and lua.sha not in loading:
-                loading.add(lua.sha)
-                chunks.append(pack(("SCRIPT", "LOAD", lua.source)))
+            name = self._ops[index].script
+            if name and name not in loading and not (sure and index not in self._unloaded):
+                loading.add(name)
+                plan.append(pack(("SCRIPT", "LOAD", script(name, self._dialect).source)))
                 owners.append(None)
             if self.ask_node:
-                chunks.append(_ASKING)
+                plan.append(_ASKING)
                 owners.append(None)
-            chunks.append(_evalsha(lua, op) if lua else pack(op.args))
+            plan.append(index)
             owners.append(index)
-        return b"".join(chunks), owners
+        return self._packed(plan), owners
+
+    def _packed(self, plan: Sequence[bytes | int]) -> Iterator[bytes]:
+        """Pack as it goes out: the server works on one piece while the next is made."""
+        piece: list[bytes] = []
+        size = 0
+        for part in plan:
+            raw = part if isinstance(part, bytes) else self._command(part)
+            piece.append(raw)
+            size += len(raw)
+            if size >= _PIECE:
+                yield b"".join(piece)
+                piece, size = [], 0
+        if piece:
+            yield b"".join(piece)
+
+    def _command(self, index: int) -> bytes:
+        op = self._ops[index]
+        if type(op) is Late:
+            op = self._ops[index] = op.make()
+        return _evalsha(script(op.script, self._dialect), op) if op.script else pack(op.args)
 
     def take(self, replies: list[Any], owners: list[int | None]) -> float:
         """Note the replies; return how long to wait before the next request, if one is needed."""

@@ -6,14 +6,18 @@ import asyncio
 import ssl
 from typing import Any, cast
 
+from redis._parsers import _AsyncHiredisParser
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from airflow_provider_chasqui.store.slots import Node
 from airflow_provider_chasqui.store.target import Target
 
 # How many there are is decided by who calls at the same time, not by the pool.
 _NO_LIMIT = 2**31
+_READ_BYTES = 256 * 1024
 
 
 class _Credentials(CredentialProvider):
@@ -106,20 +110,23 @@ class Whole:
     def send(self, data: bytes) -> None:
         self.send_packed_command([data])  # type: ignore[attr-defined]
 
-    def read(self) -> Any:
-        return self.read_response()  # type: ignore[attr-defined]
-
-    def read_within(self, seconds: float) -> Any:
-        """Read a reply that may take longer than the usual timeout."""
-        # Not by an argument of read_response: redis-py before 8 has none.
+    def read(self, count: int, seconds: float | None) -> list[Any]:
+        """Read replies, errors among them; each may take `seconds`, or the usual time if None."""
         mine: Any = self
-        if mine._sock is not None:
+        # Not by an argument of read_response: redis-py before 8 has none.
+        if seconds is not None and mine._sock is not None:
             mine._sock.settimeout(seconds)
+        replies: list[Any] = []
         try:
-            return mine.read_response()
+            while len(replies) < count:
+                try:
+                    replies.append(mine.read_response())
+                except ResponseError as refusal:
+                    replies.append(refusal)
         finally:
-            if mine._sock is not None:
+            if seconds is not None and mine._sock is not None:
                 mine._sock.settimeout(mine.socket_timeout)
+        return replies
 
 
 class AsyncWhole:
@@ -157,13 +164,41 @@ class AsyncWhole:
             async with asyncio.timeout(self.patience):
                 await mine._writer.drain()
 
-    async def read(self) -> Any:
-        return await self.read_within(self.patience)
+    async def read(self, count: int, seconds: float | None) -> list[Any]:
+        """Read replies, errors among them; each may take `seconds`, or the usual time if None."""
+        mine: Any = self
+        parser, silence = mine._parser, seconds or self.patience
+        replies: list[Any] = []
+        async with asyncio.timeout(silence) as limit:
+            if isinstance(parser, _AsyncHiredisParser):
+                await self._read_by_hiredis(parser, replies, count, limit, silence)
+            while len(replies) < count:
+                try:
+                    replies.append(await mine.read_response())
+                except ResponseError as refusal:
+                    replies.append(refusal)
+        return replies
 
-    async def read_within(self, seconds: float) -> Any:
-        """Read a reply that may take longer than the usual timeout."""
-        async with asyncio.timeout(seconds):
-            return await self.read_response()  # type: ignore[attr-defined]
+    async def _read_by_hiredis(
+        self, parser: Any, replies: list[Any], count: int, limit: asyncio.Timeout, silence: float
+    ) -> None:
+        # Without the three coroutines that redis-py puts between a reply and the socket: they are
+        # a fifth of the Python calls of a single add.
+        stream, reader, heard = parser._stream, parser._reader, False
+        while len(replies) < count:
+            reply = reader.gets()
+            if reply is NOT_ENOUGH_DATA:
+                if heard:
+                    limit.reschedule(asyncio.get_running_loop().time() + silence)
+                data = await stream.read(_READ_BYTES)
+                if not data:
+                    raise RedisConnectionError("the server has closed the connection")
+                reader.feed(data)
+                heard = True
+            elif isinstance(reply, Exception) and not isinstance(reply, ResponseError):
+                raise reply
+            else:
+                replies.append(reply)
 
 
 def kind_of(target: Target, home: Any, whole: type[Any]) -> type[Any]:

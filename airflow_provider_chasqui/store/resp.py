@@ -26,13 +26,12 @@ def pack(args: Sequence[Arg]) -> bytes:
         return _pack_mixed(args)
     count = len(raws)
     parts = [b"*%d" % count, *raws, *raws, b"\r\n"]
-    parts[1:-1:2] = [_HEADS[len(raw)] if len(raw) < 1024 else _head(raw) for raw in raws]
+    try:
+        parts[1:-1:2] = [_HEADS[len(raw)] for raw in raws]
+    except IndexError:
+        parts[1:-1:2] = [b"\r\n$%d\r\n" % len(raw) for raw in raws]
     parts[2:-1:2] = raws
     return b"".join(parts)
-
-
-def _head(raw: bytes) -> bytes:
-    return b"\r\n$%d\r\n" % len(raw)
 
 
 def _pack_mixed(args: Sequence[Arg]) -> bytes:

@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_payload
+from airflow_provider_chasqui.core.codec import encode_envelope
 from airflow_provider_chasqui.core.op import as_is, command
 from airflow_provider_chasqui.core.ops.letter_pages import LOOK
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.queue import Queue
 from tests.browser.reader import Reader
 from tests.plugins.site import World

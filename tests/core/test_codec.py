@@ -14,18 +14,17 @@ from airflow_provider_chasqui.core.codec import (
     NAME_MAX_BYTES,
     decode_envelope,
     decode_member,
-    decode_payload,
     encode_envelope,
     encode_job,
     encode_member,
     encode_name,
-    encode_payload,
 )
 from airflow_provider_chasqui.core.errors import BadInput, DecodeError, EncodeError
 from airflow_provider_chasqui.core.event import parse_event
 from airflow_provider_chasqui.core.job import Entry, Letter, Rejected
 from airflow_provider_chasqui.core.ops.delivery import delivery
 from airflow_provider_chasqui.core.ops.letters import buried_at_ms, letter
+from airflow_provider_chasqui.core.payload import decode_payload, encode_payload
 from airflow_provider_chasqui.core.policy import U32_MAX, U64_MAX, Backoff, RetryPolicy
 from airflow_provider_chasqui.core.repeat import (
     FIRE_ONCE,
@@ -216,7 +215,7 @@ wire_bytes = (
 
 def read_without_harm(raw: bytes) -> None:
     """Every reader answers or raises DecodeError, and soon."""
-    began = time.monotonic()
+    began = time.thread_time()
     for decode in (decode_envelope, decode_member, decode_payload, decode_repeat):
         with suppress(DecodeError):
             decode(raw)
@@ -233,7 +232,7 @@ def read_without_harm(raw: bytes) -> None:
     told = raw.decode("utf-8", "replace")
     for field in ("ts", "attempt", "id", "e", "reason"):
         parse_event("1-0", {field: told})
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 5
 
 
 @settings(max_examples=500)

@@ -104,3 +104,20 @@ def test_a_name_is_given_back_when_a_call_fails():
         except OSError:
             pass
     assert len(names) == 1
+
+
+def test_many_ids_at_once_go_on_where_the_last_one_was() -> None:
+    ulids = Ulids()
+    ids = [ulids.mint(5), *ulids.mint_many(5, 1000), ulids.mint(5), *ulids.mint_many(4, 3)]
+    assert ids == sorted(set(ids))
+    assert len(ids) == 1005
+    assert {time_of(each) for each in ids} == {5}
+
+
+def test_many_ids_that_run_out_of_digits_go_on() -> None:
+    ulids = Ulids()
+    ulids.mint(5)
+    ulids._low = (1 << 20) - 3
+    ids = ulids.mint_many(5, 10)
+    assert ids == sorted(set(ids))
+    assert len(ids) == 10

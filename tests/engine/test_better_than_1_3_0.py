@@ -224,7 +224,8 @@ async def test_repeats_keep_their_limit_start_and_end(queue: AsyncQueue) -> None
 
     now = datetime.now(UTC)
     await queue.repeat(1, Every(50), name="three", limit=3)
-    await queue.repeat(1, Every(100), name="ended", end=now + timedelta(milliseconds=350))
+    soon = now + timedelta(milliseconds=350)
+    await queue.repeat(1, Every(100), name="ended", end=soon, missed=fire_all(9))
     await queue.repeat(1, Every(50), name="tomorrow", start=now + timedelta(days=1))
     async with working(queue, handle, scheduler=PUNCTUAL):
         await until(lambda: _repeats(queue, {"tomorrow"}))

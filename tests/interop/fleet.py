@@ -28,7 +28,7 @@ import msgpack
 import pytest
 import redis
 
-from airflow_provider_chasqui.core.codec import decode_payload
+from airflow_provider_chasqui.core.payload import decode_payload
 
 WANTED = ("chasquimq==1.3.0", "redis<7", "msgpack")
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.ids import Call
 from airflow_provider_chasqui.core.job import Job, Letter
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Choice, Op
+from airflow_provider_chasqui.core.op import AnyOp, Choice, Late, Op
 from airflow_provider_chasqui.core.ops import (
     adding,
     batches,
@@ -179,8 +179,9 @@ CALLS: list[tuple[Op[Any] | Choice[Any], int]] = [
 ]
 
 
-def scripted(op: Op[Any] | Choice[Any]) -> Op[Any]:
-    return op.portable if isinstance(op, Choice) else op
+def scripted(op: AnyOp[Any]) -> Op[Any]:
+    chosen = op.portable if isinstance(op, Choice) else op
+    return chosen.make() if isinstance(chosen, Late) else chosen
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import encode_job, encode_payload
+from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.errors import LoginRefused, UnknownBatch
 from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.job import Entry
 from airflow_provider_chasqui.core.op import as_int, as_is, command
 from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.core.ops.adding import emit
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 from airflow_provider_chasqui.triggers.follower import Follower, Pace, following
 from tests.conftest import Server

@@ -70,7 +70,7 @@ def leftovers(queue: Queue) -> list[str]:
 
 def settle_all(queue: Queue) -> int:
     """Do what workers do: run every job and settle it; the result is the row's number."""
-    from airflow_provider_chasqui.core.codec import encode_payload
+    from airflow_provider_chasqui.core.payload import encode_payload
 
     group = queue.config.group
     with suppress(StoreError):  # it is there already

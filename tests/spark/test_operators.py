@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_member, encode_payload
+from airflow_provider_chasqui.core.codec import encode_envelope, encode_member
 from airflow_provider_chasqui.core.op import as_int, command
 from airflow_provider_chasqui.core.ops import ships
 from airflow_provider_chasqui.core.ops.ships import ShipOptions, Stage
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import Dags, connection_json, working

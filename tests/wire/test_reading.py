@@ -10,10 +10,8 @@ import pytest
 from airflow_provider_chasqui.core.codec import (
     decode_envelope,
     decode_member,
-    decode_payload,
     encode_job,
     encode_member,
-    encode_payload,
 )
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.event import event_fields, parse_event
@@ -29,6 +27,7 @@ from airflow_provider_chasqui.core.ops.delivery import (
     retry,
     settle_with,
 )
+from airflow_provider_chasqui.core.payload import decode_payload, encode_payload
 from airflow_provider_chasqui.queue import Queue
 from tests.raw import entries
 from tests.wire.differences import EXTRA_LETTER_FIELDS, LETTER_KEEPS_NAME

@@ -21,7 +21,17 @@ from airflow_provider_chasqui.core.event import EVENTS_KEPT, PackedEvent, event_
 from airflow_provider_chasqui.core.ids import Call
 from airflow_provider_chasqui.core.job import Added
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Arg, Choice, Flow, Op, Packed, as_int, command, script
+from airflow_provider_chasqui.core.op import (
+    Arg,
+    Choice,
+    Flow,
+    Late,
+    Op,
+    Packed,
+    as_int,
+    command,
+    script,
+)
 from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.prepare import Ready
 
@@ -31,7 +41,8 @@ _MARKER_GRACE_S = 3600
 _ADDED = ord("1")
 
 
-def _signs(reply: Any) -> list[bool]:
+def signs(reply: Any) -> list[bool]:
+    """What the `add` script says of each job: whether this call is the one that added it."""
     return [sign == _ADDED for sign in reply]
 
 
@@ -49,7 +60,7 @@ def add(keys: Keys, job: Ready, call: Call, index: int = 0) -> Choice[list[bool]
     name: tuple[Arg, ...] = ("n", job.name) if job.name else ()
     head = ("XADD", keys.stream, "IDMP", call.producer, call.step(index))
     native = command(*head, "*", "d", job.envelope, *name, parse=_sent)
-    return Choice(native, add_chunk(keys, [job], 0, call.token(index)))
+    return Choice(native, Late("add", lambda: add_chunk(keys, [job], 0, call.token(index))))
 
 
 def add_chunk(keys: Keys, jobs: Sequence[Ready], max_len: int, token: str) -> Op[list[bool]]:
@@ -58,7 +69,7 @@ def add_chunk(keys: Keys, jobs: Sequence[Ready], max_len: int, token: str) -> Op
     args: list[Arg] = [max_len, ONCE_MS]
     for job in jobs:
         args += (job.envelope, job.name, job.unique_ms)
-    return script("add", _signs, [keys.stream, keys.once(token), *markers], args)
+    return script("add", signs, [keys.stream, keys.once(token), *markers], args)
 
 
 def schedule_chunk(keys: Keys, jobs: Sequence[Ready], now_ms: int, token: str) -> Op[list[bool]]:
@@ -73,7 +84,7 @@ def schedule_chunk(keys: Keys, jobs: Sequence[Ready], now_ms: int, token: str) -
             names += (keys.dlid(job.id), keys.didx(job.id))
         if job.unique_ms:
             names.append(keys.unique(job.id))
-    return script("schedule", _signs, names, args)
+    return script("schedule", signs, names, args)
 
 
 def marker_life_s(wait_ms: int) -> int:

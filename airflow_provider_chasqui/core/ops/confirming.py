@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_chasqui.core.config import Confirm, QueueConfig
 from airflow_provider_chasqui.core.errors import NotConfirmed
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Choice, Flow, Op, as_is, command
+from airflow_provider_chasqui.core.op import AnyOp, Flow, Op, as_is, command
 from airflow_provider_chasqui.core.policy import to_ms
 
 _MARK = "confirm"
@@ -47,7 +47,7 @@ class Confirmer:
         )  # fmt: skip
         self._short: str | None = None
 
-    def send(self, ops: Sequence[Op[Any] | Choice[Any]]) -> Flow[list[Any]]:
+    def send(self, ops: Sequence[AnyOp[Any]]) -> Flow[list[Any]]:
         # Once it failed, the rest is sent without: each question may take the whole time.
         if self._wanted is None or self._short is not None:
             answers: list[Any] = yield list(ops)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS, place_of
-from airflow_provider_chasqui.core.codec import decode_envelope, decode_member
+from airflow_provider_chasqui.core.codec import decode_id, decode_member
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.keys import Keys
@@ -136,14 +136,9 @@ class Promoted:
 
 
 def _promoted(reply: Any) -> Promoted:
-    ids = []
-    for raw in reply[6]:
-        try:
-            ids.append(decode_envelope(raw).id)
-        except DecodeError:
-            continue
+    ids = tuple(filter(None, map(decode_id, reply[6])))
     moved, left, late_ms, next_due_ms, now_ms, buried = (int(number) for number in reply[:6])
-    return Promoted(moved, left, late_ms, next_due_ms, now_ms, buried, tuple(ids))
+    return Promoted(moved, left, late_ms, next_due_ms, now_ms, buried, ids)
 
 
 def promote(keys: Keys, at_most: int) -> Op[Promoted]:

@@ -59,15 +59,12 @@ def claim(keys: Keys, group: str, consumer: str, idle_ms: int, count: int) -> Op
 def delivery(raw: Sequence[Any], max_bytes: int) -> Delivery:
     """Return one raw entry as a job to run, or as a rejection with the wire's reason."""
     entry_id = raw[0].decode()
-    idle_ms, deliveries = (int(raw[2]), int(raw[3])) if len(raw) > 2 else (0, 0)
+    idle_ms, deliveries = (raw[2], raw[3]) if len(raw) > 2 else (0, 0)
     fields = raw[1] or []
-    d = n = None
-    for i in range(0, len(fields) - 1, 2):
-        if fields[i] == b"d" and d is None:
-            d = fields[i + 1]
-        elif fields[i] == b"n" and n is None:
-            n = fields[i + 1]
-    name = decode_name(n) if n else ""
+    if len(fields) == 2 and fields[0] == b"d":
+        d, name = fields[1], ""
+    else:
+        d, name = _body_and_name(fields)
     if d is None:
         detail = "missing or non-bytes payload field"
         return Rejected(entry_id, b"", name, "malformed", detail, deliveries)
@@ -80,19 +77,26 @@ def delivery(raw: Sequence[Any], max_bytes: int) -> Delivery:
     return Entry(entry_id, job, deliveries, idle_ms)
 
 
+def _body_and_name(fields: Sequence[bytes]) -> tuple[bytes | None, str]:
+    d = n = None
+    for i in range(0, len(fields) - 1, 2):
+        if fields[i] == b"d" and d is None:
+            d = fields[i + 1]
+        elif fields[i] == b"n" and n is None:
+            n = fields[i + 1]
+    return d, decode_name(n) if n else ""
+
+
 def settle(keys: Keys, group: str, ids: Sequence[str]) -> Choice[list[bool]]:
     """Take finished entries off the stream; says for each whether it was still ours to take."""
     native = command(
         "XACKDEL", keys.stream, group, "IDS", len(ids), *ids,
         parse=lambda reply: [flag == 1 for flag in reply], absent=lambda: [False] * len(ids),
     )  # fmt: skip
-    args: list[Arg] = [group, BATCH_LIFE_MS]
-    for entry_id in ids:
-        args += (entry_id, 0, 0, 0, 0, b"", 0)  # as `settle_with` says: no batch, no result
-    return Choice(native, script("settle", as_flags, [keys.stream], args))
+    return Choice(native, script("acknowledge", as_flags, [keys.stream], [group, *ids]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """A finished entry: whose job it was, and what to keep of its result.
 

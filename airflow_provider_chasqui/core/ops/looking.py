@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import place_of
-from airflow_provider_chasqui.core.codec import decode_payload
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.event import Event, parse_event
 from airflow_provider_chasqui.core.ids import time_of
@@ -25,6 +24,7 @@ from airflow_provider_chasqui.core.op import (
 )
 from airflow_provider_chasqui.core.ops import batches, delayed, letters
 from airflow_provider_chasqui.core.ops.delivery import delivery
+from airflow_provider_chasqui.core.payload import decode_payload
 
 PAGE = 1000
 _SKEW_MS = 3600 * 1000

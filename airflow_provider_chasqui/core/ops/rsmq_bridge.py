@@ -10,13 +10,14 @@ from typing import Any
 
 from airflow_provider_chasqui.core import rsmq
 from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS, place_of
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_name, encode_payload
+from airflow_provider_chasqui.core.codec import encode_envelope, encode_name
 from airflow_provider_chasqui.core.errors import EncodeError
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import Lease
 from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, script
 from airflow_provider_chasqui.core.ops.rsmq import Rsmq
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.prepare import Ready
 from airflow_provider_chasqui.core.rsmq import RsmqKeys, RsmqMessage
 

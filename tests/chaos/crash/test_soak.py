@@ -117,7 +117,9 @@ def judge(samples: list[dict[str, int]]) -> None:
 
     assert typical(last, "memory") < typical(middle, "memory") * 1.05 + 2 * 2**20
     assert typical(last, "server") < typical(middle, "server") * 1.3 + 2 * 2**20
-    assert typical(last, "connections") <= typical(middle, "connections") + 3
+    # By the most at a time: one that just started has few, however long that takes it.
+    most = [max(each["connections"] for each in part) for part in (middle, last)]
+    assert most[1] <= most[0] + 10
     assert typical(last, "keys") < typical(middle, "keys") * 1.3 + 50
     # A killed member stays in the group until it was silent for ten minutes; nobody else does.
     kills = min(len(samples), 900) // 10 + 1
