@@ -179,7 +179,7 @@ def retried(queue: Queue) -> Any:
         (e.id, NOW + 1000, encode_member(e.job.name.encode(), encode_job(e.job, attempt=1)))
         for e in read(queue)
     ]
-    said = [queue.drive.run(delivery.retry(queue.keys, GROUP, rows)) for _ in range(2)]
+    said = [queue.drive.run(delivery.retry(queue.keys, GROUP, "me", rows)) for _ in range(2)]
     return [*said, queue.find("a").state, queue.find("a").due_ms, queue.cancel("b")]
 
 

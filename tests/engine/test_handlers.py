@@ -321,8 +321,8 @@ async def test_a_cancelled_job_is_dropped_and_its_id_is_free_again(queue: AsyncQ
         await asyncio.sleep(0.01)
         await queue.add(1, id="go")  # created after the asking: this one is not meant
         await until(lambda: ran == ["go"])
-        batch = await queue.add_batch([1, 2], batch_id="b", delay=ms(1))
         await queue.drive.run(_ask(queue, "batch:b:0:1"))
+        batch = await queue.add_batch([1, 2], batch_id="b", delay=ms(1))
         progress = await queue.wait_batch(batch.id, timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (1, 1)
         await until(lambda: empty(queue))
@@ -335,7 +335,7 @@ async def test_a_cancelled_job_is_dropped_and_its_id_is_free_again(queue: AsyncQ
 def _ask(queue: AsyncQueue, job_id: str) -> Any:
     from airflow_provider_chasqui.core.op import as_int, command
 
-    later = time.time_ns() // 1_000_000 + 10
+    later = time.time_ns() // 1_000_000 + 60_000
     return command("ZADD", queue.keys.cancelled, later, job_id, parse=as_int)
 
 
