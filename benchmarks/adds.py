@@ -27,6 +27,7 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
+from airflow_provider_chasqui.core.chunks import CHUNK_JOBS
 from airflow_provider_chasqui.core.codec import encode_envelope
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.ids import Ulids
@@ -87,12 +88,13 @@ class Bench:
         ops = next(flow)
         while True:
             assert isinstance(ops, list)
-            data, owners = Exchange(ops, self.dialect, "bench", 0).request()
-            found.append((data, len(owners)))
-            # Each operation carries two head arguments, then three for each job.
-            signs = [[True] * ((len(op.args) - 2) // 3) for op in ops]
+            exchange = Exchange(ops, self.dialect, "bench", 0)
+            data, owners = exchange.request()
+            found.append((b"".join(data), len(owners)))
+            loads, signs = len(owners) - len(ops), [b"1" * CHUNK_JOBS for _ in ops]
+            exchange.take([None] * loads + signs, owners)
             try:
-                ops = flow.send(signs)
+                ops = flow.send(exchange.answers)
             except StopIteration:
                 return found
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_name, encode_text
+from airflow_provider_chasqui.core.codec import (
+    encode_envelope,
+    encode_envelopes,
+    encode_name,
+    encode_text,
+)
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, PayloadTooLarge
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
-from airflow_provider_chasqui.core.payload import encode_payload
+from airflow_provider_chasqui.core.payload import encode_payload, encode_payloads
 from airflow_provider_chasqui.core.policy import RetryPolicy, to_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -91,6 +96,21 @@ def envelope(
             job_id=job_id,
         )
     return raw
+
+
+def envelopes(
+    job_ids: Sequence[str],
+    payloads: Sequence[Any],
+    config: QueueConfig,
+    now_ms: int,
+    retry: RetryPolicy | None,
+) -> list[bytes]:
+    """The same for many jobs."""
+    raws = encode_envelopes(job_ids, encode_payloads(payloads), now_ms, retry)
+    if max(map(len, raws), default=0) > config.max_payload_bytes:
+        for job_id, payload in zip(job_ids, payloads, strict=True):
+            envelope(job_id, payload, config, now_ms, retry)  # raises for the first too large one
+    return raws
 
 
 def due(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -28,10 +29,10 @@ from airflow_provider_chasqui.core.codec import encode_member, encode_name
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, DecodeError
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, as_is, command, script
+from airflow_provider_chasqui.core.op import Arg, Flow, Late, Op, as_int, as_is, command, script
 from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.policy import RetryPolicy
-from airflow_provider_chasqui.core.prepare import envelope
+from airflow_provider_chasqui.core.prepare import envelopes
 
 _NUMBERS = frozenset(("total", "parts", "created"))
 
@@ -76,11 +77,14 @@ def _envelopes(
     config: QueueConfig,
     now_ms: int,
 ) -> Iterable[bytes]:
-    for index, payload in enumerate(payloads, place.index):
-        if index > MAX_INDEX:
+    # Block by block: a third of the time of as many calls for one job.
+    index, waiting = place.index, iter(payloads)
+    while block := list(islice(waiting, CHUNK_JOBS)):
+        if index + len(block) > MAX_INDEX + 1:
             raise BadInput(f"a part has at most {MAX_INDEX + 1} jobs; use several parts")
-        name = job_id(place.batch, place.part, index)
-        yield envelope(name, payload, config, now_ms, options.retry)
+        names = [job_id(place.batch, place.part, at) for at in range(index, index + len(block))]
+        yield from envelopes(names, block, config, now_ms, options.retry)
+        index += len(block)
 
 
 def _send(
@@ -129,10 +133,11 @@ def add_part(
     chunks = pieces(raws, len, CHUNK_JOBS, CHUNK_BYTES)
     most = 1 if config.max_len else WINDOW_CHUNKS
     for window in pieces(chunks, lambda chunk: sum(map(len, chunk)), most, WINDOW_BYTES):
-        ops: list[Op[int]] = []
+        ops: list[Late[int]] = []
         for chunk in window:
             here = replace(place, index=index)
-            ops.append(_send(keys, here, chunk, options, config, now_ms))
+            send = partial(_send, keys, here, chunk, options, config, now_ms)
+            ops.append(Late("add_part", send))
             index += len(chunk)
         yield from sender.send(ops)
     if confirmer is None:
@@ -181,7 +186,7 @@ def progress(keys: Keys, batch: str) -> Flow[BatchProgress | None]:
         sent = {int(key[5:]): int(value) for key, value in fields.items() if key[:5] == "sent:"}
     except ValueError as cause:
         raise DecodeError(
-            f"the record of batch {batch!r} is not what we write: {cause}; find out who else "
+            f"the record of batch {batch!r} holds something that is no number; find out who else "
             "writes under this queue's name, and remove it"
         ) from cause
     parts = numbers.get("parts", max(sent, default=-1) + 1)
