@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from airflow_provider_chasqui.core.batch import check_batch_id
+from airflow_provider_chasqui.core.batch import BatchProgress, check_batch_id
+from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Flow, as_is, command
 from airflow_provider_chasqui.core.ops import batches as ops
@@ -34,7 +35,7 @@ async def batches(
     wanted = sorted(each for each in ids if search.lower() in each.lower())
     newest = await line.flow(queue_name, _newest_first(keys, wanted))
     chosen = newest[page * limit : (page + 1) * limit]
-    found = await line.flow(queue_name, together(ops.progress(keys, each) for each in chosen))
+    found = await line.flow(queue_name, together(_progress(keys, each) for each in chosen))
     return {
         "batches": [shown.batch_row(each) for each in found if each is not None],
         "total": len(wanted),
@@ -44,8 +45,21 @@ async def batches(
 
 def _newest_first(keys: Keys, ids: list[str]) -> Flow[list[str]]:
     created = yield [command("HGET", keys.batch(each), "created", parse=as_is) for each in ids]
-    times = {each: int(raw or 0) for each, raw in zip(ids, created, strict=True)}
+    # What is no number was written by somebody else; it comes last.
+    times = {each: _number(raw) for each, raw in zip(ids, created, strict=True)}
     return sorted(ids, key=lambda each: times[each], reverse=True)
+
+
+def _number(raw: bytes | None) -> int:
+    return int(raw) if raw and len(raw) < 20 and raw.isdigit() else 0
+
+
+def _progress(keys: Keys, batch_id: str) -> Flow[BatchProgress | None]:
+    """How far a batch is; None also where its record is not ours: it must not hide the others."""
+    try:
+        return (yield from ops.progress(keys, batch_id))
+    except DecodeError:
+        return None
 
 
 @router.get("/{batch_id}")

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse
 from airflow_provider_chasqui.core.errors import (
     BadInput,
     ChasquiError,
+    DecodeError,
     LoginRefused,
     NotConnected,
     NotPermitted,
@@ -16,6 +17,7 @@ from airflow_provider_chasqui.core.errors import (
     UnknownConnection,
     UnknownJob,
     UnknownQueue,
+    WrongType,
 )
 
 _STATUS: tuple[tuple[type[ChasquiError], int], ...] = (
@@ -24,6 +26,8 @@ _STATUS: tuple[tuple[type[ChasquiError], int], ...] = (
     (UnknownJob, 404),
     (UnknownQueue, 404),
     (BadInput, 422),
+    (DecodeError, 409),
+    (WrongType, 409),
     (NotConnected, 503),
     (LoginRefused, 502),
     (NotPermitted, 502),

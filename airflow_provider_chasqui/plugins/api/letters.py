@@ -25,7 +25,7 @@ from airflow_provider_chasqui.plugins.api.state import Here, TheLine, now_ms
 router = APIRouter(prefix="/connections/{connection_id}/queue/letters")
 
 _SAMPLE = 500
-_LETTER_ID = r"^\d{1,20}-\d{1,20}$"
+_LETTER_ID = r"^\d{1,19}-\d{1,19}$"
 
 LetterId = Annotated[str, Field(pattern=_LETTER_ID)]
 

@@ -24,7 +24,7 @@ _EACH = 200
 _CONSUMERS = 200
 
 Limit = Annotated[int, Query(ge=1, le=200)]
-Cursor = Annotated[str | None, Query(pattern=r"^\d{1,20}-\d{1,20}$")]
+Cursor = Annotated[str | None, Query(pattern=r"^\d{1,19}-\d{1,19}$")]
 
 
 @router.get("")
