@@ -21,7 +21,7 @@ handlers = Handlers()
 async def deliver(job: Any) -> None:
     """For the queue `deliveries`: some doors stay closed once, some parcels cannot be lifted."""
     parcel = job.payload
-    await asyncio.sleep(0.2)  # the way to the door
+    await asyncio.sleep(0.3)  # the way to the door
     if parcel["street"] is None:
         raise Unrecoverable("there is no street on it")
     if parcel["kg"] > 30 and not HOME.joinpath("lift-is-mended").exists():

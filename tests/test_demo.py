@@ -90,10 +90,11 @@ def test_the_demo_tells_the_whole_story(copy: Path) -> None:
     assert "…" not in text, "something does not fit into 80 columns"
     for step in ("server", "workers", "Airflow", "collect"):
         assert re.search(rf"✓ {step} ", text), text
+    how = "(deferred, no slot held|over at the first look)"  # on a slow machine there is no wait
     assert re.search(r"✓ ship +Spark adds it up to 10,000 parcels", text)
-    assert re.search(r"✓ first_round +deferred, no slot held: 9,857 done, 143 dead", text)
+    assert re.search(rf"✓ first_round +{how}: 9,857 done, 143 dead", text)
     assert re.search(r"✓ repair +Spark groups 143 dead letters", text)
-    assert re.search(r"✓ second_round +deferred, no slot held: 9,977 done, 23 dead", text)
+    assert re.search(rf"✓ second_round +{how}: 9,977 done, 23 dead", text)
     assert re.search(r"✓ ship +cleared and run again, its try [2-9]: 0 jobs added", text)
     assert re.search(r"10,000 +jobs shipped by Spark; a second go added 0", text)
     assert re.search(r"120 +Unrecoverable: the lift carries 30 kg at most", text)

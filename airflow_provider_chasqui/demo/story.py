@@ -61,6 +61,7 @@ class Telling:
         self._bar = self._bars.add_task("", total=None, visible=False)
         self._now = Spinner("dots", style="cyan")
         self._told: set[str] = set()
+        self._deferred: set[str] = set()
         self._run = ""
         self._batch: str | None = None
 
@@ -110,6 +111,7 @@ class Telling:
         return {name: by_name[name] for name in STEPS if name in by_name}
 
     def _show(self, tasks: dict[str, Task]) -> None:
+        self._deferred |= {name for name, task in tasks.items() if task["state"] == "deferred"}
         for name, task in tasks.items():
             if task["state"] == "success" and name not in self._told:
                 self._told.add(name)
@@ -126,7 +128,8 @@ class Telling:
         if name == "ship":
             return f"Spark adds it up to {found['total']:,} parcels, each a job"
         if name in ("first_round", "second_round"):
-            return f"deferred, no slot held: {found['done']:,} done, {found['dead']} dead"
+            how = "deferred, no slot held" if name in self._deferred else "over at the first look"
+            return f"{how}: {found['done']:,} done, {found['dead']} dead"
         if name == "repair":
             return f"Spark groups {sum(found.values())} dead letters, replays the worthy"
         return STEPS[name]

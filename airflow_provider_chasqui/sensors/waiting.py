@@ -8,9 +8,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.sdk import BaseSensorOperator
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider_chasqui.core.errors import ChasquiError, WaitTimeout
+from airflow_provider_chasqui.core.errors import (
+    ChasquiError,
+    StoreError,
+    UnknownBatch,
+    UnknownJob,
+    WaitTimeout,
+)
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
 from airflow_provider_chasqui.hooks.stats import in_task
 
@@ -47,6 +53,9 @@ class WaitingSensor(BaseSensorOperator):
         self.announce(context)
         timeout = timedelta(seconds=self.timeout)
         if self.deferrable:
+            with self._soft():
+                if (seen := self._looked(context)) is not None:
+                    return seen.xcom_value
             self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timeout)
         from airflow_provider_chasqui.triggers import waits
 
@@ -57,6 +66,18 @@ class WaitingSensor(BaseSensorOperator):
             except WaitTimeout as late:
                 self._raise_timeout(late)
         return self.execute_complete(context, event)
+
+    def _looked(self, context: Context) -> PokeReturnValue | None:
+        """Return what has ended already, or None if it is to be waited for.
+
+        That is not deferred: a scheduler that hears of the end of this process only after the task
+        was resumed takes the resumed one for killed.
+        """
+        try:
+            seen = self.poke(context)
+        except (StoreError, UnknownBatch, UnknownJob):
+            return None  # the trigger has the patience, and the events, to find out
+        return seen if isinstance(seen, PokeReturnValue) else None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the wait."""

@@ -143,6 +143,24 @@ def test_sensors_of_a_job_and_of_the_depth(
     assert run.xcom("depth")["waiting"] == 0
 
 
+def test_what_has_ended_already_is_not_deferred(
+    house: Dags, queue: Queue, connected: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A task that is resumed at once may be taken for killed by a busy scheduler."""
+    job_id = queue.add({"n": 1}).id
+
+    async def handle(job: Any) -> str:
+        return "seen"
+
+    with working(connected, queue.name, handle, store_results=True):
+        queue.wait(job_id)
+    run = house.run("sensors_deferred", queue=queue.name, job=job_id)
+    assert run.states() == {"job": "success", "depth": "success"}
+    assert (run.xcom("job"), run.xcom("depth")["waiting"]) == ("seen", 0)
+    said = capfd.readouterr()
+    assert "DEFERRED" not in said.out + said.err
+
+
 def test_an_id_of_ones_own_is_sent_once_by_whoever(
     house: Dags, queue: Queue, connected: Server
 ) -> None:
