@@ -34,7 +34,7 @@ CONFIRMED = QueueConfig(confirm=Confirm(1, wait=timedelta(milliseconds=500)))
 
 
 def scenario(seed: int, *special: str, seconds: float = 9) -> Scenario:
-    """Killed workers, and something special after a third and after two thirds of the time."""
+    """Killed workers, and something special after the first of them and after the second."""
     drawn = draw(seed, seconds, kinds=("kill_worker", "kill_leader"))
     faults = list(drawn.faults)[:4]
     for place, kind in enumerate(special):
@@ -50,15 +50,31 @@ def promote_the_replica(stage: Stage, fleet: Fleet) -> None:
     time.sleep(0.7)
     fleet.master.kill()
     fleet.replica.resume()
-    wait_for(lambda: fleet.address() == fleet.replica.port, "nobody is promoted")
+    wait_for(lambda: all(names(each, fleet.replica) for each in fleet.sentinels), "no promotion")
     with admin(fleet.replica, password="pw") as client:
         wait_for(lambda: client.info("replication")["role"] == "master", "it does not take over")
     stage.look_at(fleet.replica, password="pw")
-    # The old one comes back, so that there is somebody again to confirm.
-    fleet.master.restart()
-    with admin(fleet.master, password="pw") as client:
-        client.execute_command("REPLICAOF", "127.0.0.1", fleet.replica.port)
-        wait_for(lambda: client.info("replication").get("master_link_status") == "up", "no link")
+
+
+def names(sentinel: RedisServer, server: RedisServer) -> bool:
+    """Whether a sentinel takes this server for the master."""
+    with admin(sentinel) as client:
+        address = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
+    return int(address[1]) == server.port
+
+
+def bring_back(old: RedisServer, master: RedisServer) -> None:
+    """The old one follows the new one, so that there is somebody again to confirm."""
+    old.restart()
+    with admin(old, password="pw") as client:
+
+        def follows() -> bool:
+            now = client.info("replication")
+            if now["role"] == "master":
+                client.execute_command("REPLICAOF", "127.0.0.1", master.port)
+            return bool(now.get("master_link_status") == "up")
+
+        wait_for(follows, "it does not follow")
 
 
 @pytest.fixture
@@ -66,11 +82,13 @@ def sentinel_stage(fleet: Fleet, tmp_path: Path) -> Iterator[Stage]:
     with Stage(fleet.master, "native", tmp_path, f"{fleet.url()}{PATIENT}") as stage:
         stage.look_at(fleet.master, password="pw")
         stage.hooks["failover"] = lambda: promote_the_replica(stage, fleet)
+        stage.hooks["bring back"] = lambda: bring_back(fleet.master, fleet.replica)
         yield stage
 
 
 def test_what_was_confirmed_survives_a_promotion(sentinel_stage: Stage) -> None:
-    history, verdict = play(sentinel_stage, scenario(21, "failover"), config=CONFIRMED)
+    story = scenario(21, "failover", "bring back")
+    history, verdict = play(sentinel_stage, story, config=CONFIRMED)
     assert not verdict.broken, told(history, verdict)
     assert [fault.kind for fault in history.struck].count("failover") == 1
     acknowledged = [add for add in history.adds if add.outcome == "acked"]
