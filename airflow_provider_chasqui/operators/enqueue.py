@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperator
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import BadInput, WaitTimeout
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
 from airflow_provider_chasqui.hooks.stats import in_task
 from airflow_provider_chasqui.links.job import XCOM_KEY, ChasquiJobLink, page_link
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OnRetry = Literal["reattach", "replay", "resubmit"]
 _ON_RETRY = ("reattach", "replay", "resubmit")
 _RESULTS = 10_000
+_LOOK = timedelta(seconds=1)
 
 
 class ChasquiEnqueueOperator(BaseOperator):
@@ -129,9 +130,15 @@ class ChasquiEnqueueOperator(BaseOperator):
             self._emit(context, sent.handle)
             if not self.wait_for_completion:
                 return sent.handle.returned(self._kind)
+            event = None
             if self.deferrable:
-                self._defer(sent.handle, sent.since)
-            event = self._wait(hook, sent.handle, sent.since)
+                if not sent.fresh:
+                    event = self._ended(hook, sent.handle, sent.since)
+                if event is None:
+                    self._defer(sent.handle, sent.since)
+            if event is None:
+                timeout = options.span(self.wait_timeout, "wait_timeout")
+                event = self._wait(hook, sent.handle, sent.since, timeout)
             return self._finish(context, hook, event)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -228,11 +235,23 @@ class ChasquiEnqueueOperator(BaseOperator):
             **common,
         )
 
-    def _wait(self, hook: ChasquiHook, handle: Handle, since: str) -> dict[str, Any]:
+    def _ended(self, hook: ChasquiHook, handle: Handle, since: str) -> dict[str, Any] | None:
+        """Return how it ended if it has ended already, which often is so on another try.
+
+        That is not deferred: a scheduler that hears of the end of this process only after the task
+        was resumed takes the resumed one for killed.
+        """
+        try:
+            return self._wait(hook, handle, since, _LOOK)
+        except WaitTimeout:
+            return None
+
+    def _wait(
+        self, hook: ChasquiHook, handle: Handle, since: str, timeout: timedelta | None
+    ) -> dict[str, Any]:
         from airflow_provider_chasqui.triggers import waits
 
         source = waits.Source(self.chasqui_conn_id, handle.queue_name, hook)
-        timeout = options.span(self.wait_timeout, "wait_timeout")
         if self._kind == "payload":
             wait = waits.wait_job(source, handle.first_job_id, since)
         else:
