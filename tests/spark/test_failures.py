@@ -35,15 +35,25 @@ def rows(spark: Any) -> Any:
 BROKEN = "chasqui-broken"
 
 
+def assert_doubled(rows: Any, queue: Queue) -> None:
+    """The control. On a slow machine Spark may replace a task before it has sent anything, and
+    then the fault has not struck: once more."""
+    for turn in range(1, 6):
+        ship(rows, queue, f"s{turn}", format=BROKEN, **DIRECT)
+        if sum(numbers(queue).values()) > turn * ROWS:
+            return
+    pytest.fail("direct delivery has survived the fault: it proves nothing")
+
+
 @pytest.mark.parametrize("options", [*SAFE, DIRECT], ids=lambda each: each["delivery"])
 def test_a_task_that_breaks_in_the_middle_is_run_again(
     spark: Any, rows: Any, queue: Queue, options: dict[str, str]
 ) -> None:
     spark.dataSource.register(faults.source(faults.breaking(1, 2500)))
-    ship(rows, queue, "s", format=BROKEN, **options)
     if options is DIRECT:
-        assert sum(numbers(queue).values()) > ROWS
+        assert_doubled(rows, queue)
     else:
+        ship(rows, queue, "s", format=BROKEN, **options)
         assert_exact(queue, "s", ROWS)
 
 
@@ -52,10 +62,10 @@ def test_a_slow_task_is_run_twice_at_the_same_time(
     spark: Any, rows: Any, queue: Queue, options: dict[str, str]
 ) -> None:
     spark.dataSource.register(faults.source(faults.lingering(0, 2500, 60)))
-    ship(rows, queue, "s", format=BROKEN, **options)
     if options is DIRECT:
-        assert sum(numbers(queue).values()) > ROWS
+        assert_doubled(rows, queue)
     else:
+        ship(rows, queue, "s", format=BROKEN, **options)
         assert_exact(queue, "s", ROWS)
 
 
@@ -64,7 +74,7 @@ def test_the_whole_job_is_run_again(rows: Any, queue: Queue, options: dict[str, 
     ship(rows, queue, "s", **options)
     ship(rows.repartition(3), queue, "s", **options)
     if options is DIRECT:
-        assert sum(numbers(queue).values()) == 2 * ROWS
+        assert sum(numbers(queue).values()) >= 2 * ROWS
     else:
         assert_exact(queue, "s", ROWS)
 
