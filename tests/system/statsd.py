@@ -2,42 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections import defaultdict
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parents[2]
-CLIENT = "statsd==4.0.1"
-HOME = ROOT / ".cache" / "statsd-4.0.1"
-
-
-def client_folder() -> Path:
-    """A folder with the StatsD client that Airflow asks for, got once."""
-    HOME.parent.mkdir(parents=True, exist_ok=True)
-    with (HOME.parent / "statsd.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (HOME / "ready").exists():
-            shutil.rmtree(HOME, ignore_errors=True)
-            uv = str(Path(sys.executable).with_name("uv"))
-            done = subprocess.run(
-                [uv, "pip", "install", "-q", "--target", str(HOME), "--no-deps", CLIENT],
-                capture_output=True, text=True, timeout=300, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                why = f"cannot install {CLIENT}: {done.stderr[-500:]}"
-                if os.environ.get("CHASQUI_REQUIRE_SERVERS") == "1":
-                    pytest.fail(why)
-                pytest.skip(why)
-            (HOME / "ready").touch()
-    return HOME
 
 
 class StatsdServer:
@@ -60,7 +27,6 @@ class StatsdServer:
             "AIRFLOW__METRICS__STATSD_HOST": "127.0.0.1",
             "AIRFLOW__METRICS__STATSD_PORT": str(self.port),
             "AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED": "True",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{client_folder()}",
         }
 
     def _listen(self) -> None:
