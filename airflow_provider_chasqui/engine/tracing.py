@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_chasqui.core.errors import ChasquiError
@@ -83,7 +83,10 @@ class Spans:
 
         def run_plain(job: Job, context: Any) -> Any:
             asked = asyncio.run_coroutine_threadsafe(self._parent(job), self._loop)
-            with self._span(job, asked.result(_LOOK_S)):
+            parent = None
+            with suppress(TimeoutError):  # a loop that is blocked costs the parent, not the run
+                parent = asked.result(_LOOK_S)
+            with self._span(job, parent):
                 return handler.call(*arguments(job, context))
 
         return run if handler.is_async else run_plain

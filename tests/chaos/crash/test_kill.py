@@ -31,7 +31,7 @@ def killed(server, worker):
     def kill_at(verb: str, when: str) -> None:
         marker = b"XACKDEL" if verb == "ack" else script(verb, server.dialect).sha
         if verb == "ack" and server.dialect == "portable":
-            marker = script("settle", server.dialect).sha
+            marker = script("acknowledge", server.dialect).sha
         # Scripts are called by their name only once the server knows them.
         with Gate(server.url, marker, when) as gate:
             victim = worker(gate.url)
