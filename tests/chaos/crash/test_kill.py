@@ -44,7 +44,7 @@ def killed(server, worker):
 @pytest.fixture(autouse=True)
 def known_scripts(server, client) -> None:
     """A script that the server does not know is loaded first, and the gate must not stop there."""
-    for verb in ("settle", "retry", "bury", "promote", "fire"):
+    for verb in ("acknowledge", "settle", "retry", "bury", "promote", "fire"):
         client.script_load(script(verb, server.dialect).source)
 
 
