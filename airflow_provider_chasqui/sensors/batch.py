@@ -111,19 +111,18 @@ class ChasquiBatchSensor(WaitingSensor):
         return judge_batch(event, self.queue_name or "", self._limit)
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        from airflow_provider_chasqui.triggers.waits import batch_event
+        from airflow_provider_chasqui.triggers.waits import Teller, batch_event
         from airflow_provider_chasqui.triggers.watch import BatchSight
 
         self.announce(context)
         with ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
             seen = queue.batch(self.batch)
-            self.log.info("%d done and %d dead of %s", seen.done, seen.dead, seen.total or "?")
+            sight = BatchSight(seen, seen.done, seen.dead)
+            Teller(self.batch, self.log.info, 0).tell(sight)
             broken = self.fail_fast and self._limit.broken(seen.dead, seen.total)
             if not seen.finished and not broken:
                 return False
-            event = {"queue_name": queue.name} | batch_event(
-                self.batch, BatchSight(seen, seen.done, seen.dead)
-            )
+            event = {"queue_name": queue.name} | batch_event(self.batch, sight)
             event["dead_ids"] = queue.dead_in_batch(self.batch, limit=100) if seen.dead else []
             return PokeReturnValue(True, self.ended(context, hook, event))

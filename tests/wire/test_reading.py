@@ -118,7 +118,7 @@ def test_a_retry_parks_the_bytes_that_1_3_0_parks(queue, client):
     entry = delivery(raw, 1024)
     assert isinstance(entry, Entry)
     again = encode_member(entry.job.name.encode(), encode_job(entry.job, attempt=1))
-    op = retry(queue.keys, "default", [(entry.id, vector["zset_score"], again)])
+    op = retry(queue.keys, "default", "me", [(entry.id, vector["zset_score"], again)])
     assert queue.drive.run(op) == [True]
     written = client.zrange(queue.keys.delayed, 0, -1, withscores=True)
     assert written == [(member, vector["zset_score"])]
