@@ -44,15 +44,18 @@ class Cluster:
 
     def owner(self, queue: str) -> RedisServer:
         """The node that holds a queue, by asking the first one that answers."""
-        for each in self.nodes:
-            if not each.alive:
-                continue
-            with admin(each) as client:
-                try:
-                    client.execute_command("EXISTS", f"{{chasqui:{queue}}}:stream")
-                    return each
-                except redis.ResponseError:
+        give_up_at = time.monotonic() + 15
+        while time.monotonic() < give_up_at:  # for a moment after a change no node may be sure
+            for each in self.nodes:
+                if not each.alive:
                     continue
+                with admin(each) as client:
+                    try:
+                        client.execute_command("EXISTS", f"{{chasqui:{queue}}}:stream")
+                        return each
+                    except redis.ResponseError:
+                        continue
+            time.sleep(0.05)
         raise AssertionError("nobody holds the queue")
 
     def length(self, queue: str) -> int:
