@@ -42,6 +42,7 @@ class Keys:
     | progress:ID | string | the last thing a running handler said about its progress |
     | watcher:G | string | what the message watcher of group G last saw |
     | window:ENTRY | string | a window of messages too large for an Airflow event |
+    | trace:ID, trace:batch:B | string | the span of who handed the job or batch off |
     | replays:ID | string | how often the job was replayed |
     | cancelled | zset | ids that workers shall drop, scored by the time of asking |
     | batch:B | hash | total, parts, created, source, sent:<part> |
