@@ -27,6 +27,7 @@ from airflow_provider_chasqui.cli import logs
 from airflow_provider_chasqui.cli.worker import WorkPlan
 from airflow_provider_chasqui.core.errors import ChasquiError, LoginRefused, ServerTooOld
 from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.engine.collector import calm_collector
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.queue import AsyncQueue
@@ -214,6 +215,7 @@ def main() -> int:
     except ChasquiError as error:
         log.critical("%s", error)
         return 2
+    calm_collector()
     try:
         asyncio.run(Child(number, plan, handlers, line).run())
     except (LoginRefused, ServerTooOld) as error:

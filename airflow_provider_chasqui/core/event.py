@@ -85,64 +85,60 @@ def _resp(*parts: str | int) -> bytes:
     return b"".join(b"$%d\r\n%b\r\n" % (len(raw), raw) for raw in raws)
 
 
-_ID_AND_TS = b"$%d\r\n%b\r\n" + _resp("ts") + b"$%d\r\n%d\r\n"
+_ID_AND_TS = b"$%d\r\n%b\r\n" + _resp("ts") + b"%b"
 _NAME = _resp("n") + b"$%d\r\n%b\r\n"
-_ATTEMPT = _resp("attempt") + b"$%d\r\n%d\r\n"
-_DURATION = _resp("duration_us") + b"$%d\r\n%d\r\n"
+_ATTEMPT = _resp("attempt") + b"%b"
+_DURATION = _resp("duration_us") + b"%b"
 _WAITING = _resp(6, "e", "waiting", "id") + _ID_AND_TS
 _ACTIVE = _resp(8, "e", "active", "id") + _ID_AND_TS + _ATTEMPT
 _ACTIVE_NAMED = _resp(10, "e", "active", "id") + _ID_AND_TS + _NAME + _ATTEMPT
 _COMPLETED = _resp(10, "e", "completed", "id") + _ID_AND_TS + _ATTEMPT + _DURATION
 _COMPLETED_NAMED = _resp(12, "e", "completed", "id") + _ID_AND_TS + _NAME + _ATTEMPT + _DURATION
-_RUN = _ACTIVE + _COMPLETED
-_RUN_NAMED = _ACTIVE_NAMED + _COMPLETED_NAMED
+_RUN = _resp(0) + b"$%d\r\n%b\r\n$%d\r\n%b\r\n%b%b%b%b"
+
+
+@lru_cache(maxsize=1024)
+def _number_resp(number: int) -> bytes:
+    return _resp(number)
 
 
 def packed_waiting(job_id: str, ts_ms: int) -> PackedEvent:
     """The event that a delayed job has become due."""
     raw = job_id.encode()
-    return 7, _WAITING % (len(raw), raw, *_sized(ts_ms))
+    return 7, _WAITING % (len(raw), raw, _number_resp(ts_ms))
 
 
 def packed_active(job_id: str, ts_ms: int, name: str, attempt: int) -> PackedEvent:
     """The event that a run begins."""
-    raw = job_id.encode()
+    raw, ts, tried = job_id.encode(), _number_resp(ts_ms), _number_resp(attempt)
     if not name:
-        return 9, _ACTIVE % (len(raw), raw, *_sized(ts_ms), *_sized(attempt))
+        return 9, _ACTIVE % (len(raw), raw, ts, tried)
     said = name.encode()
-    return 11, _ACTIVE_NAMED % (
-        len(raw), raw, *_sized(ts_ms), len(said), said, *_sized(attempt),
-    )  # fmt: skip
+    return 11, _ACTIVE_NAMED % (len(raw), raw, ts, len(said), said, tried)
 
 
 def packed_completed(
     job_id: str, ts_ms: int, name: str, attempt: int, duration_us: int
 ) -> PackedEvent:
     """The event that a run ended well."""
-    raw = job_id.encode()
+    raw, ts, tried = job_id.encode(), _number_resp(ts_ms), _number_resp(attempt)
+    took = _number_resp(duration_us)
     if not name:
-        return 11, _COMPLETED % (
-            len(raw), raw, *_sized(ts_ms), *_sized(attempt), *_sized(duration_us),
-        )  # fmt: skip
+        return 11, _COMPLETED % (len(raw), raw, ts, tried, took)
     said = name.encode()
-    return 13, _COMPLETED_NAMED % (
-        len(raw), raw, *_sized(ts_ms), len(said), said, *_sized(attempt), *_sized(duration_us),
+    return 13, _COMPLETED_NAMED % (len(raw), raw, ts, len(said), said, tried, took)
+
+
+def packed_run(
+    job_id: str, name: str, attempt: int, ended_ms: int, duration_us: int
+) -> PackedEvent:
+    """Both events of a run that ended well, one behind the other.
+
+    Only what differs is sent, the script knows the rest: a third of the bytes of two events.
+    """
+    raw, said = job_id.encode(), name.encode()
+    began_ms = ended_ms - duration_us // 1000
+    return 7, _RUN % (
+        len(raw), raw, len(said), said, _number_resp(attempt), _number_resp(began_ms),
+        _number_resp(ended_ms), _number_resp(duration_us),
     )  # fmt: skip
-
-
-def packed_run(job_id: str, ts_ms: int, name: str, attempt: int, duration_us: int) -> PackedEvent:
-    """Both events of a run that ended well at `ts_ms`, one behind the other."""
-    raw = job_id.encode()
-    began = _sized(ts_ms - duration_us // 1000)
-    size, ended, tried, took = len(raw), _sized(ts_ms), _sized(attempt), _sized(duration_us)
-    if not name:
-        return 20, _RUN % (size, raw, *began, *tried, size, raw, *ended, *tried, *took)
-    said = (len(name_raw := name.encode()), name_raw)
-    return 24, _RUN_NAMED % (
-        size, raw, *began, *said, *tried, size, raw, *ended, *said, *tried, *took,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def _sized(number: int) -> tuple[int, int]:
-    return len(str(number)), number

@@ -83,20 +83,14 @@ class Plan:
     def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> Flow[list[Added]]:
         now_ms = self.clock()
         try:
-            wanted = [NewJob.of(job) for job in jobs]
+            wanted = bulk.sort_out(map(NewJob.of, jobs), self.config)
         except TypeError as cause:
             raise BadInput(f"a job is a NewJob or a mapping of its fields: {cause}") from cause
-        if bulk.is_plain(wanted, self.config):
-            bodies = bulk.encode_bodies(wanted, self.config)
-            if bodies is not None:
-                with self._producer.call() as call:
-                    return (
-                        yield from bulk.add_plain(
-                            self.keys, wanted, bodies, self.config, call, now_ms, self._ulids
-                        )
-                    )
-        ready = [prepare(job, self.config, now_ms, self._ulids.mint) for job in wanted]
         with self._producer.call() as call:
+            if isinstance(wanted, bulk.Plain):
+                plain = bulk.add_plain(self.keys, wanted, self.config, call, now_ms, self._ulids)
+                return (yield from plain)
+            ready = [prepare(job, self.config, now_ms, self._ulids.mint) for job in wanted]
             return (yield from adding.add_all(self.keys, ready, self.config, call, now_ms))
 
     def add(self, job: NewJob) -> Flow[Added]:

@@ -22,9 +22,9 @@ class Run:
 
     __slots__ = ("cancelled", "deadline", "entry", "interrupt", "lost", "on_extend", "started")
 
-    def __init__(self, entry: Entry, timeout_s: float | None):
+    def __init__(self, entry: Entry, timeout_s: float | None, started: float | None = None):
         self.entry = entry
-        self.started = time.perf_counter()
+        self.started = time.perf_counter() if started is None else started
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.cancelled = False
         self.lost = False

@@ -37,6 +37,7 @@ class Desk:
         self.lost: set[str] = set()
         self.cancelled: set[str] = set()
         self.cancels_asked = False
+        self._settled_meanwhile: list[Sequence[str]] = []
         self.running: dict[str, Run] = {}
         self.stopping = asyncio.Event()
         self.ended = 0
@@ -69,12 +70,12 @@ class Desk:
     def started(self, run: Run) -> None:
         self.running[run.entry.id] = run
 
-    def finished(self, seconds: float | None = None) -> None:
-        """An entry is out of the workers' hands; after a run of that many seconds, or unrun."""
+    def finished(self, seconds: float | None = None, count: int = 1) -> None:
+        """Entries are out of the workers' hands; after runs of so many seconds, or unrun."""
         if seconds is not None:
-            self.ended += 1
+            self.ended += count
             self._spent_s += seconds
-        self.busy = busy = self.busy - 1
+        self.busy = busy = self.busy - count
         if busy <= self._enough:
             self._room.set()
             if not busy:
@@ -116,7 +117,20 @@ class Desk:
         """Wait until nothing is left to run."""
         await self._quiet.wait()
 
+    def reads(self) -> None:
+        """A read begins: what is settled from here on may yet stand in its reply."""
+        self._settled_meanwhile.clear()
+
+    def settled_meanwhile(self, entry_id: str) -> bool:
+        """Whether the entry was settled since the read began.
+
+        Losing order: a read takes over an entry of ours that was idle for too long, the settlement
+        that was on its way deletes it, its answer arrives first, and the job would run again.
+        """
+        return any(entry_id in ids for ids in self._settled_meanwhile)
+
     def settled(self, entry_ids: Sequence[str]) -> None:
+        self._settled_meanwhile.append(entry_ids)
         held = self.held
         for entry_id in entry_ids:
             held.pop(entry_id, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -143,11 +144,16 @@ class Reader:
             return
         # What comes while every worker is busy is for other consumers: no waiting for it then.
         block_ms = desk.config.block_ms if desk.hands_free else 0
+        desk.reads()
         raw = await self._read(min(room, desk.config.read_count), block_ms)
         desk.metrics.gauges["read_at"] = time.monotonic()
         if raw:
             self._had_some = True
             await self._take(raw)
+            if desk.hands_free:
+                # Handlers first, then the next read: a job that waits for nobody is begun a third
+                # sooner. With all hands busy the read goes first, for it is what they wait for.
+                await asyncio.sleep(0)
             return
         if self._had_some and not desk.stopping.is_set():
             self._settler.tell(event_fields("drained", "", desk.clock()))
@@ -195,6 +201,8 @@ class Reader:
             entry = delivery.delivery(each, most_bytes)
             if entry.deliveries:
                 counts["reclaimed"] += 1
+                if desk.settled_meanwhile(entry.id):
+                    continue
             if entry.id not in held:  # else it was renewed too late, and is still being worked on
                 held[entry.id] = entry
                 fresh.append(entry)
@@ -218,8 +226,9 @@ class Reader:
         return [entry for entry in fresh if entry.id not in desk.cancelled]
 
     def _hand_out(self, fresh: Sequence[Delivery]) -> None:
-        desk = self._desk
+        desk, handlers = self._desk, self._handlers
         attempts = desk.config.retry.attempts
+        most = attempts(None)
         waiting: list[tuple[Entry, Handler]] = []
         blocking: list[tuple[Entry, Handler]] = []
         for entry in fresh:
@@ -228,10 +237,10 @@ class Reader:
                 continue
             job = entry.job
             job.attempt += entry.deliveries
-            if job.attempt >= attempts(job.retry):
+            if job.attempt >= (most if job.retry is None else attempts(job.retry)):
                 self._verdict.exhausted(entry)
                 continue
-            handler = self._handlers.get(job.name) or _no_handler(job.name)
+            handler = handlers.get(job.name) or _no_handler(job.name)
             (waiting if handler.is_async else blocking).append((entry, handler))
         desk.took(len(waiting) + len(blocking))
         if waiting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from airflow_provider_chasqui.core.codec import encode_job, encode_member
 from airflow_provider_chasqui.core.errors import ChasquiError, EncodeError
 from airflow_provider_chasqui.core.event import PackedEvent, event_fields, pack_event
 from airflow_provider_chasqui.core.job import Entry
+from airflow_provider_chasqui.core.keys import BATCH_PREFIX
 from airflow_provider_chasqui.core.op import AnyOp
 from airflow_provider_chasqui.core.ops import delivery, looking
 from airflow_provider_chasqui.core.ops.adding import emit_packed
@@ -110,6 +111,16 @@ class Settler:
         self._rich.items.append(settled)
         self._wake.set()
 
+    def done_all(self, entries: Iterable[tuple[Entry, Any]]) -> None:
+        """The same for many. Most are of no batch and have no result: those take the short way."""
+        plain = self._plain.items
+        for entry, value in entries:
+            if value is None and not entry.job.id.startswith(BATCH_PREFIX):
+                plain.append(entry.id)
+            else:
+                self.done(entry, value)
+        self._wake.set()
+
     def cancelled(self, entry: Entry) -> None:
         """The job was cancelled: it leaves no letter, but its batch counts it as dead."""
         self._rich.items.append(Settled(entry.id, entry.job.id, dead=True))
@@ -143,11 +154,11 @@ class Settler:
         if self.events_on:
             self.tell_packed(pack_event(fields))
 
-    def tell_packed(self, event: PackedEvent) -> None:
+    def tell_packed(self, *events: PackedEvent) -> None:
         if len(self._events.items) >= _EVENTS_HELD:
-            self._desk.metrics.counts["events_dropped"] += 1
+            self._desk.metrics.counts["events_dropped"] += len(events)
             return
-        self._events.items.append(event)
+        self._events.items += events
         self._wake.set()
 
     def progress(self, job_id: str, value: bytes) -> None:

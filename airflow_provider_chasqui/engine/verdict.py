@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,11 @@ from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.settler import Settler
 
 log = logging.getLogger("chasqui")
+
+# Entry, what the handler returned, when it began and when it ended (perf_counter).
+QuickRun = tuple[Entry, Any, float, float]
+# What a handler returns to have its job run again.
+LATER = (Snooze, Retry)
 
 _ERROR_LENGTH = 2000
 _MS = timedelta(milliseconds=1)
@@ -50,23 +56,30 @@ class Verdict:
         event = packed_active(job.id, self._desk.clock(), job.name, job.attempt + 1)
         self._settler.tell_packed(event)
 
-    def returned_at_once(self, run: Run, value: Any) -> None:
-        """The handler returned without ever waiting: its begin is told together with its end."""
-        if isinstance(value, Snooze | Retry):
-            self.begins(run)
-            self.returned(run, value)
+    def ended_well(self, runs: Sequence[QuickRun]) -> None:
+        """Handlers returned a result without ever waiting.
+
+        They are judged together, and the begin of each is told with its end: half of what judging
+        them one by one takes.
+        """
+        desk, settler = self._desk, self._settler
+        spans: dict[str, list[float]] = {}
+        for entry, _, started, ended in runs:
+            spans.setdefault(entry.job.name, []).append(ended - started)
+        for name, seconds in spans.items():
+            desk.metrics.completed_all(name, seconds)
+            desk.finished(sum(seconds), len(seconds))
+        settler.done_all([(entry, value) for entry, value, _, _ in runs])
+        if not settler.events_on:
             return
-        desk, entry = self._desk, run.entry
-        seconds = time.perf_counter() - run.started
-        desk.finished(seconds)
-        job = entry.job
-        desk.metrics.ran(job.name, seconds, ok=True)
-        self._settler.done(entry, value)
-        if self._settler.events_on:
-            # One formatting for both events: a fifth less Python for each job of a busy worker.
-            self._settler.tell_packed(
-                packed_run(job.id, desk.clock(), job.name, job.attempt + 1, int(seconds * 1e6))
+        now_ms, now = desk.clock(), time.perf_counter()
+        settler.tell_packed(*[
+            packed_run(
+                (job := entry.job).id, job.name, job.attempt + 1,
+                now_ms - int((now - ended) * 1e3), int((ended - started) * 1e6),
             )
+            for entry, _, started, ended in runs
+        ])  # fmt: skip
 
     def returned(self, run: Run, value: Any) -> None:
         """The handler returned."""
@@ -75,15 +88,28 @@ class Verdict:
             attempt = run.entry.job.attempt
             self._settler.park(run.entry, attempt, value.delay // _MS, failed=False)
         elif isinstance(value, Retry):
-            self._failed(run, value.reason, value.reason, value.after // _MS)
+            seconds = self._ended(run)
+            self._failed(run.entry, seconds, value.reason, value.reason, value.after // _MS)
         else:
             self._done(run, value)
 
     def raised(self, run: Run, error: BaseException) -> None:
         """The handler raised."""
+        self._judge_error(run.entry, self._ended(run), error)
+
+    def raised_at_once(self, entry: Entry, seconds: float, error: Exception) -> None:
+        """The handler raised without ever having waited."""
+        self._desk.finished(seconds)
+        if self._settler.events_on:
+            job, began_ms = entry.job, self._desk.clock() - int(seconds * 1e3)
+            event = packed_active(job.id, began_ms, job.name, job.attempt + 1)
+            self._settler.tell_packed(event)
+        self._judge_error(entry, seconds, error)
+
+    def _judge_error(self, entry: Entry, seconds: float, error: BaseException) -> None:
         said = error.message if isinstance(error, DecodeError) else _said(error)
         verdict = "unrecoverable" if isinstance(error, Unrecoverable) else ""
-        self._failed(run, said, f"{type(error).__name__}: {said}", None, verdict)
+        self._failed(entry, seconds, said, f"{type(error).__name__}: {said}", None, verdict)
 
     def cancelled(self, run: Run) -> None:
         """The job was cancelled while it ran or before it began."""
@@ -139,10 +165,10 @@ class Verdict:
         self._settler.tell_packed(event)
 
     def _failed(
-        self, run: Run, reason: str, error: str, wait_ms: int | None, verdict: str = ""
-    ) -> None:
-        seconds = self._ended(run)
-        job = run.entry.job
+        self, entry: Entry, seconds: float, reason: str, error: str, wait_ms: int | None,
+        verdict: str = "",
+    ) -> None:  # fmt: skip
+        job = entry.job
         self._desk.metrics.ran(job.name, seconds, ok=False)
         if self._settler.events_on:
             self._settler.tell(
@@ -155,12 +181,12 @@ class Verdict:
         runs = job.attempt + 1
         if verdict or runs >= self._retry.attempts(job.retry):
             log.info("job %s (%s) is dead after %d runs: %s", job.id, job.name or "-", runs, error)
-            self._bury(run.entry, verdict or "retries_exhausted", error, runs)
+            self._bury(entry, verdict or "retries_exhausted", error, runs)
             return
         if wait_ms is None:
             wait_ms = self._retry.wait_ms(job.retry, runs, random.random())
         self._desk.metrics.backs_off(job.name, wait_ms / 1000)
-        self._settler.park(run.entry, runs, wait_ms, failed=True)
+        self._settler.park(entry, runs, wait_ms, failed=True)
 
     def _bury(self, entry: Entry, reason: str, error: str, runs: int) -> None:
         job = entry.job

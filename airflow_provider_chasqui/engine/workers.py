@@ -14,10 +14,10 @@ from airflow_provider_chasqui.engine.context import Context, Run
 from airflow_provider_chasqui.engine.desk import Desk
 from airflow_provider_chasqui.engine.handlers import Handler
 from airflow_provider_chasqui.engine.settler import Settler
-from airflow_provider_chasqui.engine.verdict import Verdict
+from airflow_provider_chasqui.engine.verdict import LATER, QuickRun, Verdict
 
 # A worker whose handlers never wait lets the others have the loop this often.
-_SLICE_S = 0.01
+_SLICE_S = 0.002
 
 
 class Isolated:
@@ -62,6 +62,7 @@ class Workers:
         self._verdict = verdict
         self._task: asyncio.Task[Any] | None = None
         self._yield_at = 0.0
+        self._quick: list[QuickRun] = []
         self.channel: Channel[tuple[Entry, Handler]] = Channel()
 
     async def run(self) -> None:
@@ -74,15 +75,16 @@ class Workers:
         task = asyncio.current_task()
         assert task is not None
         desk, verdict, channel, clock = self._desk, self._verdict, self.channel, time.perf_counter
-        items, new_context = channel.items, contextvars.copy_context
-        while items or await channel.filled():
+        items, quick, new_context = channel.items, self._quick, contextvars.copy_context
+        while items or await self._filled():
             entry, handler = items.popleft()
             if entry.id in desk.lost or entry.id in desk.cancelled:
                 verdict.dropped(entry)
                 continue
-            run, context = Run(entry, handler.timeout_s), new_context()
+            run, context, started = None, new_context(), clock()
             try:
                 if handler.wants_context:
+                    run = Run(entry, handler.timeout_s, started)
                     coroutine = handler.call(entry.job, Context(run, self._settler.progress))
                 else:
                     coroutine = handler.call(entry.job)
@@ -90,11 +92,22 @@ class Workers:
                 # awaitable, no place among the running, and half the calls.
                 waits_for = context.run(coroutine.send, None)
             except StopIteration as done:
-                verdict.returned_at_once(run, done.value)
+                if done.value is None or not isinstance(done.value, LATER):
+                    quick.append((entry, done.value, started, clock()))
+                else:
+                    run = run or Run(entry, handler.timeout_s, started)
+                    verdict.begins(run)
+                    verdict.returned(run, done.value)
+            except Exception as error:
+                verdict.raised_at_once(entry, clock() - started, error)
             except BaseException as error:
+                self._judge_quick()
+                run = run or Run(entry, handler.timeout_s, started)
                 verdict.begins(run)
                 self._raised(run, error)
             else:
+                self._judge_quick()
+                run = run or Run(entry, handler.timeout_s, started)
                 run.interrupt = task.cancel
                 verdict.begins(run)
                 channel.call_next()
@@ -104,8 +117,19 @@ class Workers:
                 while task.cancelling():
                     task.uncancel()
             if clock() > self._yield_at:
+                self._judge_quick()
                 await asyncio.sleep(0)
                 self._yield_at = clock() + _SLICE_S
+
+    async def _filled(self) -> bool:
+        self._judge_quick()
+        return await self.channel.filled()
+
+    def _judge_quick(self) -> None:
+        """Before the loop goes on: nobody else may find an ended run that is not judged."""
+        if self._quick:
+            self._verdict.ended_well(self._quick)
+            self._quick.clear()
 
     async def _run_on(self, run: Run, rest: Isolated) -> None:
         """Await the rest of a run that has begun."""

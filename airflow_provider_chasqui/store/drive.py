@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from redis.exceptions import ResponseError
@@ -143,8 +142,10 @@ class Driver:
         if node is not None:
             pool = self._link.node_pool(node)
         else:
-            with suppress(IndexError):
+            try:
                 return self._idle.pop()
+            except IndexError:
+                pass
             pool = self._link.pool(self._tag)
         return pool, pool.get_connection()
 
@@ -267,8 +268,10 @@ class AsyncDriver:
         if node is not None:
             pool = self._link.node_pool(node)
         else:
-            with suppress(IndexError):
+            try:
                 return self._idle.pop()
+            except IndexError:
+                pass
             pool = await self._link.pool(self._tag)
         return pool, await pool.get_connection()
 

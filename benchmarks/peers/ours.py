@@ -13,6 +13,7 @@ from stage import QUEUE, Peer, fires, main
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.job import Job, NewJob
 from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.engine.collector import calm_collector
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 
@@ -35,9 +36,9 @@ class Ours(Peer):
 
     async def add_bulk(self, payloads: list[Any]) -> None:
         if self.kind == "plain":
-            self.blocking.add_many([NewJob(payload) for payload in payloads])
+            self.blocking.add_many(NewJob(payload) for payload in payloads)
         else:
-            await self.queue.add_many([NewJob(payload) for payload in payloads])
+            await self.queue.add_many(NewJob(payload) for payload in payloads)
 
     async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
         at = datetime.fromtimestamp(due_ms / 1000, UTC)
@@ -53,6 +54,7 @@ class Ours(Peer):
             async def run(job: Job) -> None:  # type: ignore[misc]
                 await handler(job.payload)
 
+        calm_collector()
         concurrency = PLAIN_THREADS if self.kind == "plain" else self.concurrency
         config = ConsumerConfig(
             events=self.events, concurrency=concurrency, max_payload_bytes=2 << 20

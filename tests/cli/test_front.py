@@ -6,6 +6,7 @@ import io
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -154,9 +155,12 @@ def test_a_reader_that_goes_away_ends_it_quietly(server: Server, queue_name: str
 
 def test_ctrl_c_ends_with_130(server: Server, queue_name: str) -> None:
     command = [*COMMAND, "watch", queue_name, "--json"]
+    # Tests that a shell runs in the background have it ignored, and so would their children.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(server)
-    ) as process:
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(server),
+        preexec_fn=heed,
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()

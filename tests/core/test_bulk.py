@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hiredis
 import pytest
 
 from airflow_provider_chasqui.core.chunks import CHUNK_JOBS
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, EncodeError, PayloadTooLarge
-from airflow_provider_chasqui.core.job import NewJob
+from airflow_provider_chasqui.core.job import Added, NewJob
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Flow, Late
-from airflow_provider_chasqui.core.ops import adding, bulk
+from airflow_provider_chasqui.core.op import Flow, Late, Op
+from airflow_provider_chasqui.core.ops import bulk
 from airflow_provider_chasqui.core.plan import Plan
 from airflow_provider_chasqui.core.prepare import prepare
 from airflow_provider_chasqui.store.resp import pack
@@ -20,47 +21,45 @@ KEYS = Keys("q")
 PAYLOADS = [None, 1, "ü" * 70, {"a": [1.5, b"\0\xff"]}, "x" * 500, list(range(90)), b"y" * 300]
 
 
-def sent_by(flow: Flow[object]) -> list[bytes]:
-    """What a flow sends when every job is new, call by call."""
-    sent, answers = [], None
+def sent_by(flow: Flow[list[Added]]) -> tuple[list[Op[list[Added]]], list[Added]]:
+    """What a flow sends, call by call, and what it returns."""
+    sent: list[Op[list[Added]]] = []
+    answers = None
     while True:
         try:
             step = flow.send(answers)
-        except StopIteration:
-            return sent
-        ops = [each.make() if isinstance(each, Late) else each for each in step]
-        sent += [pack((*op.keys, *op.args)) for op in ops]
-        answers = [
-            op.parse(b"1" * ((len(op.args) - 2) // 3 or op.args[2].count // 3)) for op in ops
-        ]
+        except StopIteration as done:
+            return sent, done.value
+        ops = [each.make() for each in step if isinstance(each, Late)]
+        assert len(ops) == len(step)
+        sent += ops
+        answers = [op.parse(1) for op in ops]
+
+
+def jobs_in(op: Op[list[Added]]) -> list[tuple[bytes, bytes]]:
+    """Envelope and name of each job, as the script reads them."""
+    reader = hiredis.Reader()
+    reader.feed(pack(op.args))
+    _, *rest = reader.gets()
+    found = []
+    while rest:
+        name, count = rest[0], int(rest[1])
+        found += [(envelope, name) for envelope in rest[2 : 2 + count]]
+        rest = rest[2 + count :]
+    return found
 
 
 def test_the_bytes_are_the_same() -> None:
     jobs = [NewJob(PAYLOADS[i % 7], "" if i % 3 else f"näme{i % 5}") for i in range(600)]
     config = QueueConfig()
-    plan = Plan(KEYS, config, lambda: NOW)
-    short = sent_by(plan.add_many(jobs))
-    assert len(short) == -(-600 // CHUNK_JOBS)
-
-    first = Plan(KEYS, config, lambda: NOW)
-    first._ulids = Again(short)
-    ready = [prepare(job, config, NOW, first._ulids.mint) for job in jobs]
-    chunks = [ready[i : i + CHUNK_JOBS] for i in range(0, 600, CHUNK_JOBS)]
-    for number, (data, chunk) in enumerate(zip(short, chunks, strict=True)):
-        token = data.split(b"once:")[1].split(b"\r\n")[0].decode()
-        op = adding.add_chunk(KEYS, chunk, 0, token)
-        assert pack((*op.keys, *op.args)) == data, number
-
-
-class Again:
-    """Mints the ids that were sent before."""
-
-    def __init__(self, sent: list[bytes]):
-        cuts = [part for data in sent for part in data.split(b"\x94\xba")[1:]]
-        self._ids = iter([cut[:26].decode() for cut in cuts])
-
-    def mint(self, _: int) -> str:
-        return next(self._ids)
+    sent, added = sent_by(Plan(KEYS, config, lambda: NOW).add_many(iter(jobs)))
+    assert [op.script for op in sent] == ["add_plain"] * -(-600 // CHUNK_JOBS)
+    assert len({op.keys[1] for op in sent}) == len(sent)
+    ids = iter([each.id for each in added])
+    ready = [prepare(job, config, NOW, lambda _: next(ids)) for job in jobs]
+    found = [job for op in sent for job in jobs_in(op)]
+    assert found == [(each.envelope, each.name) for each in ready]
+    assert [each.id for each in added] == sorted(each.id for each in added)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +78,16 @@ def test_what_is_wrong_is_said_before_anything_is_sent(
         next(flow)
 
 
-def test_jobs_of_which_more_is_said_go_the_general_way() -> None:
-    plain, config = [NewJob(1), NewJob(2)], QueueConfig()
-    assert bulk.is_plain(plain, config)
-    assert not bulk.is_plain([*plain, NewJob(3, id="mine")], config)
-    assert not bulk.is_plain(plain, QueueConfig(max_len=10))
-    assert not bulk.is_plain(plain, QueueConfig(announce=True))
-    assert bulk.encode_bodies([NewJob(1), NewJob("x" * 100_000)], config) is None
+@pytest.mark.parametrize(
+    ("last", "config"),
+    [
+        (NewJob(3, id="mine"), QueueConfig()),
+        (NewJob("x" * 100_000), QueueConfig()),
+        (NewJob(3), QueueConfig(max_len=10)),
+        (NewJob(3), QueueConfig(announce=True)),
+    ],
+)
+def test_jobs_of_which_more_is_said_go_the_general_way(last: NewJob, config: QueueConfig) -> None:
+    plain = [NewJob(1), NewJob(2, "n")]
+    assert isinstance(bulk.sort_out(plain, QueueConfig()), bulk.Plain)
+    assert bulk.sort_out(iter([*plain, last, NewJob(4)]), config) == [*plain, last, NewJob(4)]

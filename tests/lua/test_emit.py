@@ -18,3 +18,17 @@ def test_old_ones_go(bench):
     for _ in range(5):
         emit(bench, 100, *(["e", "active"] for _ in range(200)))
     assert 100 <= len(bench.stream("events")) < 300
+
+
+def test_a_run_is_told_by_its_two_events(bench):
+    runs = [0, "a", "", 1, 1000, 1003, 3456, 0, "b", "mail", 2, 2000, 2000, 7]
+    assert bench.call("emit", [bench.keys.events], 1000, *runs, 2, "e", "drained") == 5
+    events = [list(fields.items()) for fields in bench.stream("events")]
+    run = [(b"id", b"a"), (b"ts", b"1000"), (b"attempt", b"1")]
+    assert events[0] == [(b"e", b"active"), *run]
+    run[1] = (b"ts", b"1003")
+    assert events[1] == [(b"e", b"completed"), *run, (b"duration_us", b"3456")]
+    run = [(b"id", b"b"), (b"ts", b"2000"), (b"n", b"mail"), (b"attempt", b"2")]
+    assert events[2] == [(b"e", b"active"), *run]
+    assert events[3] == [(b"e", b"completed"), *run, (b"duration_us", b"7")]
+    assert events[4] == [(b"e", b"drained")]

@@ -19,6 +19,7 @@ from airflow_provider_chasqui.core.op import AnyOp, Choice, Late, Op
 from airflow_provider_chasqui.core.ops import (
     adding,
     batches,
+    bulk,
     delayed,
     delivery,
     letters,
@@ -151,6 +152,7 @@ LATER_PART = batches.PartOptions(run_at_ms=99)
 CALLS: list[tuple[Op[Any] | Choice[Any], int]] = [
     (adding.add(KEYS, PLAIN, Call("p", 1)), 0),
     (adding.add_chunk(KEYS, [PLAIN, UNIQUE, UNIQUE], 5, "t"), 2),
+    (bulk.add_chunk(KEYS, bulk.Plain([b"1", b"2"], ["", "n"]), ["i" * 26, "j" * 26], 9, "t"), 0),
     (adding.schedule_chunk(KEYS, [LATER, LATER_UNIQUE, LATER_PLAIN], 9, "t"), 5),
     (adding.announce(KEYS, [PLAIN, LATER], 9), 0),
     (batches.add_chunk(KEYS, Place("b", 0, 0), [1, 2], PART, QueueConfig(), 9), 0),

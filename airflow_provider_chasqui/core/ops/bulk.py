@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain, groupby
+from typing import Any, NamedTuple
 
 from airflow_provider_chasqui.core.chunks import CHUNK_BYTES, CHUNK_JOBS, WINDOW_CHUNKS
 from airflow_provider_chasqui.core.codec import bin_head, encode_name, envelope_tail
@@ -11,8 +13,8 @@ from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.ids import Call, Ulids
 from airflow_provider_chasqui.core.job import Added, NewJob
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import Flow, Late, Op, Packed, script
-from airflow_provider_chasqui.core.ops.adding import ONCE_MS, signs
+from airflow_provider_chasqui.core.op import Arg, Flow, Late, Op, Packed, script
+from airflow_provider_chasqui.core.ops.adding import ONCE_MS
 from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.payload import encode_payloads
 
@@ -21,62 +23,88 @@ _FRAME = 64
 # Jobs so small that a chunk of them need not be weighed.
 _SMALL = CHUNK_BYTES // CHUNK_JOBS // 4
 _UNSAID = tuple(NewJob()[2:])
-# Envelope, name, no marker: what the `add` script takes for a job. One formatting does it all,
-# which is a third of the time of assembling the envelope and packing three arguments.
-_JOB = b"$%d\r\n\x94\xba%b%b%b%b\r\n%b$1\r\n0\r\n"
+# An envelope as an argument. One formatting does it all, which is a third of the time of
+# assembling the envelope and packing it.
+_JOB = b"$%d\r\n\x94\xba%b%b%b%b\r\n"
 
 
-def is_plain(jobs: Sequence[NewJob], config: QueueConfig) -> bool:
-    """Whether these jobs can go the short way."""
-    if len(jobs) < 2 or config.max_len or config.announce:
-        return False
-    return all(job[2:] == _UNSAID for job in jobs)
+class Plain(NamedTuple):
+    """Jobs that can go the short way: their payloads as they will be sent, and their names."""
+
+    bodies: list[bytes]
+    names: list[str]
 
 
-def encode_bodies(jobs: Sequence[NewJob], config: QueueConfig) -> list[bytes] | None:
-    """Return the payloads as they will be sent, or None if they are too large to go this way."""
-    bodies = encode_payloads([job.payload for job in jobs])
-    most = max(map(len, bodies))
-    return bodies if most <= _SMALL and most + _FRAME <= config.max_payload_bytes else None
+def sort_out(jobs: Iterable[NewJob], config: QueueConfig) -> Plain | list[NewJob]:
+    """Return the jobs for the short way, or as a list if one of them cannot go it.
+
+    A plain job is not kept but taken apart: a million of them that come from a generator would
+    have Python's collector walk over all of them, again and again.
+    """
+    if config.max_len or config.announce:
+        return list(jobs)
+    payloads: list[Any] = []
+    names: list[str] = []
+    rest = iter(jobs)
+    for job in rest:
+        if job[2:] != _UNSAID:
+            return [*map(NewJob, payloads, names), job, *rest]
+        payloads.append(job[0])
+        names.append(job[1])
+    if len(payloads) > 1:
+        bodies = encode_payloads(payloads)
+        most = max(map(len, bodies))
+        if most <= _SMALL and most + _FRAME <= config.max_payload_bytes:
+            return Plain(bodies, names)
+    return list(map(NewJob, payloads, names))
 
 
 def add_plain(
-    keys: Keys, jobs: Sequence[NewJob], bodies: Sequence[bytes], config: QueueConfig,
-    call: Call, now_ms: int, ulids: Ulids,
-) -> Flow[list[Added]]:  # fmt: skip
-    """Add the jobs in order. All that can be wrong with them has been found before this."""
-    named = {name: _argument(encode_name(name)) for name in {job.name for job in jobs}}
-    names = [named[job.name] for job in jobs]
-    ids = ulids.mint_many(now_ms, len(jobs))
-    tail = envelope_tail(now_ms, 0, None)
+    keys: Keys, jobs: Plain, config: QueueConfig, call: Call, now_ms: int, ulids: Ulids
+) -> Flow[list[Added]]:
+    """Add the jobs in order. All that can be wrong with them is found before the first is sent."""
+    for name in set(jobs.names):
+        encode_name(name)
+
+    def chunk(start: int, token: str) -> Op[list[Added]]:
+        here = slice(start, start + CHUNK_JOBS)
+        part = Plain(jobs.bodies[here], jobs.names[here])
+        return add_chunk(keys, part, ulids.mint_many(now_ms, len(part.names)), now_ms, token)
+
     confirmer = Confirmer(keys, config)
-    fresh: list[bool] = []
-    starts = range(0, len(jobs), CHUNK_JOBS)
+    starts = range(0, len(jobs.names), CHUNK_JOBS)
+    added: list[Added] = []
     for window in range(0, len(starts), WINDOW_CHUNKS):
+        # Made when their turn has come: all that can wait is done while the server works.
         ops = [
-            Late("add", partial(_chunk, keys, ids, bodies, names, tail, start, call.token(number)))
+            Late("add_plain", partial(chunk, start, call.token(number)))
             for number, start in enumerate(starts[window : window + WINDOW_CHUNKS], window)
         ]
-        for flags in (yield from confirmer.send(ops)):
-            fresh += flags
+        added += chain.from_iterable((yield from confirmer.send(ops)))
     confirmer.check()
-    return list(map(Added, ids, fresh))
+    return added
 
 
-def _argument(raw: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(raw), raw)
+def add_chunk(
+    keys: Keys, jobs: Plain, ids: Sequence[str], now_ms: int, token: str
+) -> Op[list[Added]]:
+    """Put jobs on the stream in one call; all of them are new, also where it is sent again."""
+    packed = _envelopes(ids, jobs.bodies, envelope_tail(now_ms, 0, None))
+    args: list[Arg] = [ONCE_MS]
+    start = 0
+    for name, run in groupby(jobs.names):
+        end = start + sum(1 for _ in run)
+        args += (name.encode(), end - start, Packed(end - start, b"".join(packed[start:end])))
+        start = end
+    added = [Added(job_id, True) for job_id in ids]
+    return script("add_plain", lambda _: added, [keys.stream, keys.once(token)], args)
 
 
-def _chunk(
-    keys: Keys, ids: Sequence[str], bodies: Sequence[bytes], names: Sequence[bytes], tail: bytes,
-    start: int, token: str,
-) -> Op[list[bool]]:  # fmt: skip
-    here = slice(start, start + CHUNK_JOBS)
+def _envelopes(ids: Sequence[str], bodies: Sequence[bytes], tail: bytes) -> list[bytes]:
     frame = 2 + 26 + len(tail)
-    parts = []
-    for job_id, body, name in zip(ids[here], bodies[here], names[here], strict=True):
+    packed = []
+    for job_id, body in zip(ids, bodies, strict=True):
         head = bin_head(len(body))
         size = frame + len(head) + len(body)
-        parts.append(_JOB % (size, job_id.encode(), head, body, tail, name))
-    packed = Packed(3 * len(parts), b"".join(parts))
-    return script("add", signs, [keys.stream, keys.once(token)], [0, ONCE_MS, packed])
+        packed.append(_JOB % (size, job_id.encode(), head, body, tail))
+    return packed
