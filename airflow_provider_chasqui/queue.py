@@ -17,7 +17,7 @@ from airflow_provider_chasqui.core.batch import Batch, BatchProgress
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.event import Event
-from airflow_provider_chasqui.core.job import Added, Letter, NewJob
+from airflow_provider_chasqui.core.job import Added, AddedJobs, Letter, NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.ops import delivery, looking, watching
 from airflow_provider_chasqui.core.ops import repeats as repeating
@@ -114,8 +114,11 @@ class Queue:
         job = NewJob(payload, name, id, delay, at, retry, unique)
         return self._drive.flow(self._plan.add(job))
 
-    def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> list[Added]:
-        """Add jobs of any mix of options, in order, in as few round trips as can be."""
+    def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> AddedJobs:
+        """Add jobs of any mix of options, in order, in as few round trips as can be.
+
+        For very many, give a generator: then no more than their payloads is kept.
+        """
         return self._drive.flow(self._plan.add_many(jobs))
 
     def add_batch(
@@ -349,8 +352,11 @@ class AsyncQueue:
         job = NewJob(payload, name, id, delay, at, retry, unique)
         return await self._drive.flow(self._plan.add(job))
 
-    async def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> list[Added]:
-        """Add jobs of any mix of options, in order, in as few round trips as can be."""
+    async def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> AddedJobs:
+        """Add jobs of any mix of options, in order, in as few round trips as can be.
+
+        For very many, give a generator: then no more than their payloads is kept.
+        """
         return await self._drive.flow(self._plan.add_many(jobs))
 
     async def add_batch(

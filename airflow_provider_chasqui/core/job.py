@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from airflow_provider_chasqui.core.payload import decode_payload
 from airflow_provider_chasqui.core.policy import RetryPolicy
@@ -32,6 +32,43 @@ class Added(NamedTuple):
 
     id: str
     fresh: bool
+
+
+class AddedJobs(Sequence[Added]):
+    """What became of a bulk, in its order; reads like a list of `Added`.
+
+    Each is made when it is looked at. All of them at once would take as long as adding the jobs,
+    and Python's collector would walk over them ever after.
+    """
+
+    __slots__ = ("_fresh", "ids")
+
+    def __init__(self, ids: list[str], fresh: Sequence[bool]):
+        self.ids = ids
+        self._fresh = fresh
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Added: ...
+    @overload
+    def __getitem__(self, place: slice) -> AddedJobs: ...
+    def __getitem__(self, place: int | slice) -> Added | AddedJobs:
+        if isinstance(place, slice):
+            return AddedJobs(self.ids[place], self._fresh[place])
+        return Added(self.ids[place], self._fresh[place])
+
+    def __iter__(self) -> Iterator[Added]:
+        return map(Added, self.ids, self._fresh)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from airflow_provider_chasqui.core.codec import encode_name, encode_text
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, UnknownBatch
 from airflow_provider_chasqui.core.ids import Producer, Ulids
-from airflow_provider_chasqui.core.job import Added, Letter, NewJob
+from airflow_provider_chasqui.core.job import Added, AddedJobs, Letter, NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Flow
 from airflow_provider_chasqui.core.ops import (
@@ -80,7 +80,7 @@ class Plan:
         self._ulids = Ulids()
         self._producer = Producer()
 
-    def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> Flow[list[Added]]:
+    def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> Flow[AddedJobs]:
         now_ms = self.clock()
         try:
             wanted = bulk.sort_out(map(NewJob.of, jobs), self.config)

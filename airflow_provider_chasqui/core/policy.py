@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Literal
 
 from airflow_provider_chasqui.core.errors import BadInput
@@ -114,6 +115,7 @@ class RetryDefaults:
         return min(grown + int(draw * jitter_ms), max(cap, jitter_ms))
 
 
+@lru_cache(maxsize=256)
 def _grown(delay_ms: int, multiplier: float, retry: int, cap: int) -> int:
     """A foreign producer may have written any number here; the answer is from 0 to the cap."""
     try:

@@ -125,9 +125,9 @@ class Metrics:
         (self.completed if ok else self.failed)[name] += 1
         _span(self.duration, name).see(seconds)
 
-    def completed_all(self, name: str, seconds: Sequence[float]) -> None:
-        """Runs of one name that ended well."""
-        self.completed[name] += len(seconds)
+    def all_ran(self, name: str, seconds: Sequence[float], ok: bool) -> None:
+        """The same for several runs of one name."""
+        (self.completed if ok else self.failed)[name] += len(seconds)
         _span(self.duration, name).see_all(seconds)
 
     def backs_off(self, name: str, seconds: float) -> None:

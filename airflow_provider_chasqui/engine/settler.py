@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -235,11 +236,11 @@ class Settler:
 
     def _were_parked(self, parked: list[Parked], flags: list[bool]) -> None:
         self._settled([each.row[0] for each in parked], flags)
-        for each, won in zip(parked, flags, strict=True):
-            if won and each.failed:
-                self._desk.metrics.retried[each.name] += 1
-                if each.event is not None:
-                    self.tell(each.event)
+        again = [each for each, won in zip(parked, flags, strict=True) if won and each.failed]
+        for name, count in Counter(each.name for each in again).items():
+            self._desk.metrics.retried[name] += count
+        if self.events_on:
+            self.tell_packed(*[pack_event(each.event) for each in again if each.event])
 
     def _were_buried(self, burials: list[tuple[Burial, int]], flags: list[bool]) -> None:
         self._settled([each.entry_id for each, _ in burials], flags)

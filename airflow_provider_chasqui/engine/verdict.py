@@ -26,7 +26,7 @@ from airflow_provider_chasqui.engine.settler import Settler
 
 log = logging.getLogger("chasqui")
 
-# Entry, what the handler returned, when it began and when it ended (perf_counter).
+# Entry, what the handler returned or raised, when it began and when it ended (perf_counter).
 QuickRun = tuple[Entry, Any, float, float]
 # What a handler returns to have its job run again.
 LATER = (Snooze, Retry)
@@ -56,19 +56,14 @@ class Verdict:
         event = packed_active(job.id, self._desk.clock(), job.name, job.attempt + 1)
         self._settler.tell_packed(event)
 
-    def ended_well(self, runs: Sequence[QuickRun]) -> None:
+    def returned_at_once(self, runs: Sequence[QuickRun]) -> None:
         """Handlers returned a result without ever waiting.
 
         They are judged together, and the begin of each is told with its end: half of what judging
         them one by one takes.
         """
         desk, settler = self._desk, self._settler
-        spans: dict[str, list[float]] = {}
-        for entry, _, started, ended in runs:
-            spans.setdefault(entry.job.name, []).append(ended - started)
-        for name, seconds in spans.items():
-            desk.metrics.completed_all(name, seconds)
-            desk.finished(sum(seconds), len(seconds))
+        self._count(runs, ok=True)
         settler.done_all([(entry, value) for entry, value, _, _ in runs])
         if not settler.events_on:
             return
@@ -89,22 +84,35 @@ class Verdict:
             self._settler.park(run.entry, attempt, value.delay // _MS, failed=False)
         elif isinstance(value, Retry):
             seconds = self._ended(run)
+            self._desk.metrics.ran(run.entry.job.name, seconds, ok=False)
             self._failed(run.entry, seconds, value.reason, value.reason, value.after // _MS)
         else:
             self._done(run, value)
 
     def raised(self, run: Run, error: BaseException) -> None:
         """The handler raised."""
-        self._judge_error(run.entry, self._ended(run), error)
+        seconds = self._ended(run)
+        self._desk.metrics.ran(run.entry.job.name, seconds, ok=False)
+        self._judge_error(run.entry, seconds, error)
 
-    def raised_at_once(self, entry: Entry, seconds: float, error: Exception) -> None:
-        """The handler raised without ever having waited."""
-        self._desk.finished(seconds)
-        if self._settler.events_on:
-            job, began_ms = entry.job, self._desk.clock() - int(seconds * 1e3)
-            event = packed_active(job.id, began_ms, job.name, job.attempt + 1)
-            self._settler.tell_packed(event)
-        self._judge_error(entry, seconds, error)
+    def raised_at_once(self, runs: Sequence[QuickRun]) -> None:
+        """Handlers raised without ever having waited."""
+        self._count(runs, ok=False)
+        for entry, error, started, ended in runs:
+            seconds = ended - started
+            if self._settler.events_on:
+                job, began_ms = entry.job, self._desk.clock() - int(seconds * 1e3)
+                event = packed_active(job.id, began_ms, job.name, job.attempt + 1)
+                self._settler.tell_packed(event)
+            self._judge_error(entry, seconds, error)
+
+    def _count(self, runs: Sequence[QuickRun], *, ok: bool) -> None:
+        spans: dict[str, list[float]] = {}
+        for entry, _, started, ended in runs:
+            spans.setdefault(entry.job.name, []).append(ended - started)
+        for name, seconds in spans.items():
+            self._desk.metrics.all_ran(name, seconds, ok)
+            self._desk.finished(sum(seconds), len(seconds))
 
     def _judge_error(self, entry: Entry, seconds: float, error: BaseException) -> None:
         said = error.message if isinstance(error, DecodeError) else _said(error)
@@ -169,7 +177,6 @@ class Verdict:
         verdict: str = "",
     ) -> None:  # fmt: skip
         job = entry.job
-        self._desk.metrics.ran(job.name, seconds, ok=False)
         if self._settler.events_on:
             self._settler.tell(
                 event_fields(

@@ -62,7 +62,9 @@ class Workers:
         self._verdict = verdict
         self._task: asyncio.Task[Any] | None = None
         self._yield_at = 0.0
-        self._quick: list[QuickRun] = []
+        # What ended without ever waiting and is not judged yet.
+        self._returned: list[QuickRun] = []
+        self._raised: list[QuickRun] = []
         self.channel: Channel[tuple[Entry, Handler]] = Channel()
 
     async def run(self) -> None:
@@ -75,10 +77,11 @@ class Workers:
         task = asyncio.current_task()
         assert task is not None
         desk, verdict, channel, clock = self._desk, self._verdict, self.channel, time.perf_counter
-        items, quick, new_context = channel.items, self._quick, contextvars.copy_context
+        items, new_context = channel.items, contextvars.copy_context
+        returned, raised, lost, cancelled = self._returned, self._raised, desk.lost, desk.cancelled
         while items or await self._filled():
             entry, handler = items.popleft()
-            if entry.id in desk.lost or entry.id in desk.cancelled:
+            if (lost or cancelled) and (entry.id in lost or entry.id in cancelled):
                 verdict.dropped(entry)
                 continue
             run, context, started = None, new_context(), clock()
@@ -92,19 +95,22 @@ class Workers:
                 # awaitable, no place among the running, and half the calls.
                 waits_for = context.run(coroutine.send, None)
             except StopIteration as done:
+                now = clock()
                 if done.value is None or not isinstance(done.value, LATER):
-                    quick.append((entry, done.value, started, clock()))
+                    returned.append((entry, done.value, started, now))
                 else:
                     run = run or Run(entry, handler.timeout_s, started)
                     verdict.begins(run)
                     verdict.returned(run, done.value)
             except Exception as error:
-                verdict.raised_at_once(entry, clock() - started, error)
+                now = clock()
+                raised.append((entry, error, started, now))
             except BaseException as error:
                 self._judge_quick()
                 run = run or Run(entry, handler.timeout_s, started)
                 verdict.begins(run)
-                self._raised(run, error)
+                self._failed(run, error)
+                now = clock()
             else:
                 self._judge_quick()
                 run = run or Run(entry, handler.timeout_s, started)
@@ -112,11 +118,12 @@ class Workers:
                 verdict.begins(run)
                 channel.call_next()
                 await self._run_on(run, Isolated(coroutine, context, waits_for))
+                now = clock()
             if task.cancelling() and not self._shut_down:
                 # Neither our interruption nor one that the handler did to itself is for the next.
                 while task.cancelling():
                     task.uncancel()
-            if clock() > self._yield_at:
+            if now > self._yield_at:
                 self._judge_quick()
                 await asyncio.sleep(0)
                 self._yield_at = clock() + _SLICE_S
@@ -127,20 +134,23 @@ class Workers:
 
     def _judge_quick(self) -> None:
         """Before the loop goes on: nobody else may find an ended run that is not judged."""
-        if self._quick:
-            self._verdict.ended_well(self._quick)
-            self._quick.clear()
+        if self._returned:
+            self._verdict.returned_at_once(self._returned)
+            self._returned.clear()
+        if self._raised:
+            self._verdict.raised_at_once(self._raised)
+            self._raised.clear()
 
     async def _run_on(self, run: Run, rest: Isolated) -> None:
         """Await the rest of a run that has begun."""
         try:
             value = await (rest if run.deadline is None else self._in_time(rest, run))
         except BaseException as error:
-            self._raised(run, error)
+            self._failed(run, error)
         else:
             self._verdict.returned(run, value)
 
-    def _raised(self, run: Run, error: BaseException) -> None:
+    def _failed(self, run: Run, error: BaseException) -> None:
         """Judge what came out of a handler; raises again what is not for it alone."""
         verdict = self._verdict
         if isinstance(error, KeyboardInterrupt):

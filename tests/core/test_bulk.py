@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_chasqui.core.chunks import CHUNK_JOBS
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BadInput, EncodeError, PayloadTooLarge
-from airflow_provider_chasqui.core.job import Added, NewJob
+from airflow_provider_chasqui.core.job import Added, AddedJobs, NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Flow, Late, Op
 from airflow_provider_chasqui.core.ops import bulk
@@ -21,9 +21,9 @@ KEYS = Keys("q")
 PAYLOADS = [None, 1, "ü" * 70, {"a": [1.5, b"\0\xff"]}, "x" * 500, list(range(90)), b"y" * 300]
 
 
-def sent_by(flow: Flow[list[Added]]) -> tuple[list[Op[list[Added]]], list[Added]]:
+def sent_by(flow: Flow[AddedJobs]) -> tuple[list[Op[list[str]]], AddedJobs]:
     """What a flow sends, call by call, and what it returns."""
-    sent: list[Op[list[Added]]] = []
+    sent: list[Op[list[str]]] = []
     answers = None
     while True:
         try:
@@ -36,7 +36,7 @@ def sent_by(flow: Flow[list[Added]]) -> tuple[list[Op[list[Added]]], list[Added]
         answers = [op.parse(1) for op in ops]
 
 
-def jobs_in(op: Op[list[Added]]) -> list[tuple[bytes, bytes]]:
+def jobs_in(op: Op[list[str]]) -> list[tuple[bytes, bytes]]:
     """Envelope and name of each job, as the script reads them."""
     reader = hiredis.Reader()
     reader.feed(pack(op.args))
@@ -55,11 +55,25 @@ def test_the_bytes_are_the_same() -> None:
     sent, added = sent_by(Plan(KEYS, config, lambda: NOW).add_many(iter(jobs)))
     assert [op.script for op in sent] == ["add_plain"] * -(-600 // CHUNK_JOBS)
     assert len({op.keys[1] for op in sent}) == len(sent)
-    ids = iter([each.id for each in added])
+    ids = iter(added.ids)
     ready = [prepare(job, config, NOW, lambda _: next(ids)) for job in jobs]
     found = [job for op in sent for job in jobs_in(op)]
     assert found == [(each.envelope, each.name) for each in ready]
-    assert [each.id for each in added] == sorted(each.id for each in added)
+    assert added.ids == sorted(added.ids)
+    assert added == [Added(job_id, True) for job_id in added.ids]
+
+
+def test_what_became_of_a_bulk_reads_like_a_list() -> None:
+    added = AddedJobs(["a", "b", "c"], [True, False, True])
+    whole = [Added("a", True), Added("b", False), Added("c", True)]
+    assert added == whole
+    assert repr(added) == repr(whole)
+    assert (len(added), added[1], added[-1]) == (3, whole[1], whole[2])
+    assert added[1:] == whole[1:]
+    assert Added("b", False) in added
+    assert added != whole[:2]
+    first, *rest = added
+    assert [first, *rest] == whole
 
 
 @pytest.mark.parametrize(

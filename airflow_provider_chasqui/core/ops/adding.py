@@ -19,7 +19,7 @@ from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
 from airflow_provider_chasqui.core.event import EVENTS_KEPT, PackedEvent, event_fields
 from airflow_provider_chasqui.core.ids import Call
-from airflow_provider_chasqui.core.job import Added
+from airflow_provider_chasqui.core.job import AddedJobs
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import (
     Arg,
@@ -121,7 +121,7 @@ def emit_packed(keys: Keys, events: Sequence[PackedEvent], kept: int = EVENTS_KE
 
 def add_all(
     keys: Keys, jobs: Sequence[Ready], config: QueueConfig, call: Call, now_ms: int
-) -> Flow[list[Added]]:
+) -> Flow[AddedJobs]:
     """Add jobs of any kind, in order; many chunks travel in one pipeline.
 
     With a limit the chunks go one by one and stop at the first that does not fit, so that what was
@@ -130,7 +130,7 @@ def add_all(
     if len(jobs) == 1 and not (config.announce or config.max_len or config.confirm):
         # Saves 7 % of the calls of a single add: nothing to sort, weigh and cut into windows.
         signs = yield _send(keys, jobs, config, call, 0, now_ms)
-        return [Added(jobs[0].id, signs[0])]
+        return AddedJobs([jobs[0].id], signs)
     confirmer = Confirmer(keys, config)
     fresh: dict[int, bool] = {}
     index = 0
@@ -156,7 +156,7 @@ def add_all(
             for part in pieces(told, lambda _: 0, CHUNK_JOBS * 4, 1):
                 yield announce(keys, part, now_ms)
     confirmer.check(jobs[0].id if len(jobs) == 1 else None)
-    return list(map(Added, [job.id for job in jobs], [fresh[at] for at in range(len(jobs))]))
+    return AddedJobs([job.id for job in jobs], [fresh[at] for at in range(len(jobs))])
 
 
 def _send(

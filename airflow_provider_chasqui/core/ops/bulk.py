@@ -11,7 +11,7 @@ from airflow_provider_chasqui.core.chunks import CHUNK_BYTES, CHUNK_JOBS, WINDOW
 from airflow_provider_chasqui.core.codec import bin_head, encode_name, envelope_tail
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.ids import Call, Ulids
-from airflow_provider_chasqui.core.job import Added, NewJob
+from airflow_provider_chasqui.core.job import AddedJobs, NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Arg, Flow, Late, Op, Packed, script
 from airflow_provider_chasqui.core.ops.adding import ONCE_MS
@@ -61,34 +61,34 @@ def sort_out(jobs: Iterable[NewJob], config: QueueConfig) -> Plain | list[NewJob
 
 def add_plain(
     keys: Keys, jobs: Plain, config: QueueConfig, call: Call, now_ms: int, ulids: Ulids
-) -> Flow[list[Added]]:
+) -> Flow[AddedJobs]:
     """Add the jobs in order. All that can be wrong with them is found before the first is sent."""
     for name in set(jobs.names):
         encode_name(name)
 
-    def chunk(start: int, token: str) -> Op[list[Added]]:
+    def chunk(start: int, token: str) -> Op[list[str]]:
         here = slice(start, start + CHUNK_JOBS)
         part = Plain(jobs.bodies[here], jobs.names[here])
         return add_chunk(keys, part, ulids.mint_many(now_ms, len(part.names)), now_ms, token)
 
     confirmer = Confirmer(keys, config)
     starts = range(0, len(jobs.names), CHUNK_JOBS)
-    added: list[Added] = []
+    ids: list[str] = []
     for window in range(0, len(starts), WINDOW_CHUNKS):
         # Made when their turn has come: all that can wait is done while the server works.
         ops = [
             Late("add_plain", partial(chunk, start, call.token(number)))
             for number, start in enumerate(starts[window : window + WINDOW_CHUNKS], window)
         ]
-        added += chain.from_iterable((yield from confirmer.send(ops)))
+        ids += chain.from_iterable((yield from confirmer.send(ops)))
     confirmer.check()
-    return added
+    return AddedJobs(ids, [True] * len(ids))
 
 
 def add_chunk(
     keys: Keys, jobs: Plain, ids: Sequence[str], now_ms: int, token: str
-) -> Op[list[Added]]:
-    """Put jobs on the stream in one call; all of them are new, also where it is sent again."""
+) -> Op[list[str]]:
+    """Put jobs on the stream in one call, all of them, and answer with their ids."""
     packed = _envelopes(ids, jobs.bodies, envelope_tail(now_ms, 0, None))
     args: list[Arg] = [ONCE_MS]
     start = 0
@@ -96,8 +96,7 @@ def add_chunk(
         end = start + sum(1 for _ in run)
         args += (name.encode(), end - start, Packed(end - start, b"".join(packed[start:end])))
         start = end
-    added = [Added(job_id, True) for job_id in ids]
-    return script("add_plain", lambda _: added, [keys.stream, keys.once(token)], args)
+    return script("add_plain", lambda _: list(ids), [keys.stream, keys.once(token)], args)
 
 
 def _envelopes(ids: Sequence[str], bodies: Sequence[bytes], tail: bytes) -> list[bytes]:
