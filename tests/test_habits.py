@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from airflow_provider_chasqui.demo.__main__ import NEXT
 from airflow_provider_chasqui.demo.up import QUEUES
 from tests import test_snippets
 from tests.test_site import classes
@@ -35,6 +37,18 @@ def test_the_registry_lists_every_class_once_with_a_description() -> None:
 def test_what_the_registry_lists_is_there(path: str) -> None:
     module, _, name = path.rpartition(".")
     assert isinstance(getattr(importlib.import_module(module), name), type)
+
+
+@pytest.mark.parametrize("command", [command for command, _ in NEXT])
+def test_what_the_demo_says_to_try_next_is_there(command: str) -> None:
+    program, *words = command.split()
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
+    elif program.startswith(".venv/bin/"):
+        scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+        assert program.removeprefix(".venv/bin/") in scripts
+    else:
+        assert (ROOT / program).exists()
 
 
 def test_compose_starts_what_the_page_on_deployment_says() -> None:

@@ -40,7 +40,10 @@ FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTAL
 LOCAL = re.compile(r"redis://localhost(:6379)?(/0)?")
 
 # Programs that are not ours: lines that call them are left to the reader.
-FOREIGN = {"cd", "curl", "docker", "export", "generate", "git", "kubectl", "systemctl", "redis-cli"}
+FOREIGN = {
+    "cd", "curl", "docker", "export", "generate", "git", "kubectl", "redis-cli", "source",
+    "systemctl",
+}  # fmt: skip
 # What runs until it is stopped, needs replicas or Spark, or a name that the reader has: the page,
 # a part of the block, and the test that runs it.
 ELSEWHERE = {
@@ -155,6 +158,7 @@ def test_the_python_of_a_page_runs(page: str, url: str, monkeypatch: pytest.Monk
 
     host, _, port = url.removeprefix("redis://").removesuffix("/0").partition(":")
     monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", f"chasqui://{host}:{port}/0")
+    monkeypatch.setenv("CHASQUI_URL", url)
     space: dict[str, Any] = {"__name__": "snippet"}
     for block in BLOCKS:
         if block.page != page or block.language != "python":
