@@ -1,4 +1,4 @@
-"""The files beside the code agree with it: registry, Docker, workflow, templates."""
+"""The files beside the code agree with it: registry, workflow, templates, changelog."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 import yaml
 
 from airflow_provider_chasqui.demo.__main__ import NEXT
-from airflow_provider_chasqui.demo.up import QUEUES
-from tests import test_snippets
 from tests.test_site import classes
 
 ROOT = Path(__file__).parents[1]
@@ -49,25 +47,6 @@ def test_what_the_demo_says_to_try_next_is_there(command: str) -> None:
         assert program.removeprefix(".venv/bin/") in scripts
     else:
         assert (ROOT / program).exists()
-
-
-def test_compose_starts_what_the_page_on_deployment_says() -> None:
-    """It cannot be run here; so it is at least read, down to the command line of its worker."""
-    services = read("docker-compose.yml")["services"]
-    assert set(services) == {"redis", "airflow", "spark", "spark-worker", "worker"}
-    assert services["redis"]["image"] == "redis:8.6"
-    program, *words = services["worker"]["entrypoint"]
-    assert program == "chasqui"
-    test_snippets.parse(test_snippets.chasqui(), words)
-    assert {word.partition("=")[2] for word in words if word.startswith("--queue=")} == set(QUEUES)
-    for name in ("airflow", "worker"):
-        environment = services[name]["environment"]
-        assert environment["CHASQUI_URL"] == "redis://redis:6379/0"
-
-
-def test_the_image_has_the_airflow_that_is_tested() -> None:
-    (pinned,) = re.findall(r"^apache-airflow==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
-    assert f"FROM apache/airflow:{pinned}-" in (ROOT / "Dockerfile").read_text()
 
 
 def test_the_workflow_names_servers_that_the_tests_know() -> None:
