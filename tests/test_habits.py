@@ -58,6 +58,15 @@ def test_the_workflow_names_servers_that_the_tests_know() -> None:
     assert jobs["all"]["steps"][-1]["run"].endswith(".ci/run")
 
 
+def test_the_hooks_of_pre_commit_are_what_make_check_runs() -> None:
+    (repo,) = read(".pre-commit-config.yaml")["repos"]
+    programs = {hook["entry"].split()[0] for hook in repo["hooks"]}
+    makefile = (ROOT / "Makefile").read_text()
+    check = re.search(r"^check:.*\n((?:\t.*\n)+)", makefile, re.M)
+    assert check
+    assert programs == {f".venv/bin/{name}" for name in re.findall(r"\$\(BIN\)/(\w+)", check[1])}
+
+
 @pytest.mark.parametrize(
     "page", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md")), ids=str
 )

@@ -113,6 +113,14 @@ def test_there_are_classes() -> None:
     assert len(classes()) > 15
 
 
+def test_every_picture_is_shown_on_some_page() -> None:
+    text = "".join(page.read_text("utf-8") for page in (*DOCS.rglob("*.md"), ROOT / "README.md"))
+    unseen = {each.name for each in (DOCS / "images").iterdir()} - set(
+        re.findall(r"images/([\w-]+\.png)\)", text)
+    )
+    assert unseen == set()
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_links_of_the_front_pages_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text("utf-8"))
