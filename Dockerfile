@@ -2,9 +2,9 @@
 FROM apache/airflow:3.3.2-python3.12
 USER root
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && apt-get install -y --no-install-recommends default-jre-headless \
     && rm -rf /var/lib/apt/lists/* \
     && install -d -o airflow -g root /shared
 USER airflow
 COPY --chown=airflow:root . /opt/chasqui
-RUN pip install --no-cache-dir '/opt/chasqui[pyspark,messaging,metrics]'
+RUN pip install --no-cache-dir -c /opt/chasqui/constraints.txt '/opt/chasqui[pyspark,messaging,metrics]'

@@ -1,17 +1,17 @@
-"""The files beside the code agree with it: registry, Docker, workflow, templates."""
+"""The files beside the code agree with it: registry, workflow, templates, changelog."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from airflow_provider_chasqui.demo.up import QUEUES
-from tests import test_snippets
+from airflow_provider_chasqui.demo.__main__ import NEXT
 from tests.test_site import classes
 
 ROOT = Path(__file__).parents[1]
@@ -37,23 +37,16 @@ def test_what_the_registry_lists_is_there(path: str) -> None:
     assert isinstance(getattr(importlib.import_module(module), name), type)
 
 
-def test_compose_starts_what_the_page_on_deployment_says() -> None:
-    """It cannot be run here; so it is at least read, down to the command line of its worker."""
-    services = read("docker-compose.yml")["services"]
-    assert set(services) == {"redis", "airflow", "spark", "spark-worker", "worker"}
-    assert services["redis"]["image"] == "redis:8.6"
-    program, *words = services["worker"]["entrypoint"]
-    assert program == "chasqui"
-    test_snippets.parse(test_snippets.chasqui(), words)
-    assert {word.partition("=")[2] for word in words if word.startswith("--queue=")} == set(QUEUES)
-    for name in ("airflow", "worker"):
-        environment = services[name]["environment"]
-        assert environment["CHASQUI_URL"] == "redis://redis:6379/0"
-
-
-def test_the_image_has_the_airflow_that_is_tested() -> None:
-    (pinned,) = re.findall(r"^apache-airflow==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
-    assert f"FROM apache/airflow:{pinned}-" in (ROOT / "Dockerfile").read_text()
+@pytest.mark.parametrize("command", [command for command, _ in NEXT])
+def test_what_the_demo_says_to_try_next_is_there(command: str) -> None:
+    program, *words = command.split()
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
+    elif program.startswith(".venv/bin/"):
+        scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+        assert program.removeprefix(".venv/bin/") in scripts
+    else:
+        assert (ROOT / program).exists()
 
 
 def test_the_workflow_names_servers_that_the_tests_know() -> None:
@@ -63,6 +56,15 @@ def test_the_workflow_names_servers_that_the_tests_know() -> None:
         assert f'"{server}"' in fixtures, server
     assert "3.1" in jobs["airflow"]["strategy"]["matrix"]["airflow"]
     assert jobs["all"]["steps"][-1]["run"].endswith(".ci/run")
+
+
+def test_the_hooks_of_pre_commit_are_what_make_check_runs() -> None:
+    (repo,) = read(".pre-commit-config.yaml")["repos"]
+    programs = {hook["entry"].split()[0] for hook in repo["hooks"]}
+    makefile = (ROOT / "Makefile").read_text()
+    check = re.search(r"^check:.*\n((?:\t.*\n)+)", makefile, re.M)
+    assert check
+    assert programs == {f".venv/bin/{name}" for name in re.findall(r"\$\(BIN\)/(\w+)", check[1])}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_provider_chasqui.provider import get_provider_info
+from tests import test_snippets
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "airflow_provider_chasqui"
@@ -68,8 +71,54 @@ def test_every_operator_sensor_and_trigger_has_its_place(name: str) -> None:
     assert f"`{name}" in (DOCS / "airflow" / "index.md").read_text("utf-8")
 
 
+@pytest.mark.parametrize("name", classes())
+def test_every_class_is_in_the_reference(name: str) -> None:
+    """By itself, or with the module that it is in."""
+    pages = "".join(page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md"))
+    shown = re.findall(r"^::: (\S+)$", pages, re.M)
+    (file,) = (each for room in AIRFLOW_ROOMS for each in (PACKAGE / room).glob("*.py")
+               if f"class {name}(" in each.read_text("utf-8"))  # fmt: skip
+    module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+    assert {module, f"{module}.{name}"} & set(shown)
+
+
+def test_every_field_and_option_of_airflow_has_its_place() -> None:
+    info = get_provider_info()
+    page = (DOCS / "airflow" / "connection.md").read_text("utf-8")
+    kind = next(each for each in info["connection-types"] if each["connection-type"] == "chasqui")
+    assert [field for field in kind["conn-fields"] if f"`{field}`" not in page] == []
+    page += (DOCS / "ui.md").read_text("utf-8")
+    for option, about in info["config"]["chasqui"]["options"].items():
+        assert f"| `{option}` |" in page, option
+        assert about["description"]
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, each in getattr(command, "commands", {}).items():
+        if not each.hidden:
+            yield from leaves(each, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+def test_the_page_on_the_command_line_has_every_command_and_the_options_of_a_worker() -> None:
+    page = (DOCS / "cli.md").read_text("utf-8")
+    commands = dict(leaves(test_snippets.chasqui()))
+    assert [name for name in commands if f"chasqui {name}" not in page] == []
+    options = {each.opts[0] for each in commands["worker"].params if each.opts[0][0] == "-"}
+    assert [each for each in options if f"`{each}`" not in page] == []
+
+
 def test_there_are_classes() -> None:
     assert len(classes()) > 15
+
+
+def test_every_picture_is_shown_on_some_page() -> None:
+    text = "".join(page.read_text("utf-8") for page in (*DOCS.rglob("*.md"), ROOT / "README.md"))
+    unseen = {each.name for each in (DOCS / "images").iterdir()} - set(
+        re.findall(r"images/([\w-]+\.png)\)", text)
+    )
+    assert unseen == set()
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -2,8 +2,8 @@
 
 A block of Python is *whole* if it has no ellipsis and every name in it comes from somewhere: from
 itself, from a whole block above it on the page, or from Python. Whole blocks are run, with
-redis://localhost standing for a server of the test. The others are compiled, and what they import
-from us is imported. Commands are read by the parser of the program that they call.
+redis://localhost standing for a server of the test; one that is not whole, or never ends, must say
+which other test runs it. Commands are read by the parser of the program that they call.
 """
 
 from __future__ import annotations
@@ -40,11 +40,23 @@ FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTAL
 LOCAL = re.compile(r"redis://localhost(:6379)?(/0)?")
 
 # Programs that are not ours: lines that call them are left to the reader.
-FOREIGN = {"cd", "curl", "docker", "export", "generate", "git", "kubectl", "systemctl", "redis-cli"}
-# What runs until it is stopped, or needs a server with replicas: run elsewhere.
+FOREIGN = {
+    "cd", "curl", "docker", "export", "generate", "git", "kubectl", "redis-cli", "source",
+    "systemctl",
+}  # fmt: skip
+# What runs until it is stopped, needs replicas or Spark, or a name that the reader has: the page,
+# a part of the block, and the test that runs it.
 ELSEWHERE = {
     ("docs/workers.md", "consumer.run"): "tests/engine/test_docs.py",
+    ("docs/metrics.md", "consumer.run"): "tests/engine/test_docs.py",
+    ("docs/guarantees.md", "payments.charge"): "tests/engine/test_docs.py",
     ("docs/guarantees.md", "Confirm(replicas"): "tests/store/test_confirm.py",
+    ("docs/leases.md", "LeaseQueue("): "tests/rsmq/test_docs.py",
+    ("docs/leases.md", "PartitionedQueue("): "tests/rsmq/test_docs.py",
+    ("docs/spark.md", "df.write"): "tests/spark/test_docs.py",
+    ("docs/spark.md", "spark."): "tests/spark/test_docs.py",
+    ("docs/spark.md", "letters.where"): "tests/spark/test_docs.py",
+    ("docs/airflow/index.md", "@task.pyspark"): "tests/spark/test_docs.py",
 }
 
 
@@ -146,14 +158,16 @@ def test_the_python_of_a_page_runs(page: str, url: str, monkeypatch: pytest.Monk
 
     host, _, port = url.removeprefix("redis://").removesuffix("/0").partition(":")
     monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", f"chasqui://{host}:{port}/0")
+    monkeypatch.setenv("CHASQUI_URL", url)
     space: dict[str, Any] = {"__name__": "snippet"}
     for block in BLOCKS:
         if block.page != page or block.language != "python":
             continue
         tree = tree_of(block)
         import_ours(tree)
-        if not is_whole(tree, set(space)) or elsewhere(block):
+        if elsewhere(block):
             continue
+        assert is_whole(tree, set(space)), f"{block}: who runs this? It is not whole"
         with DAG(f"snippet_{block.line}"):
             run(block, space, url)
     for each in space.values():
@@ -163,6 +177,13 @@ def test_the_python_of_a_page_runs(page: str, url: str, monkeypatch: pytest.Monk
 
 def elsewhere(block: Block) -> bool:
     return any(block.page == page and part in block.text for page, part in ELSEWHERE)
+
+
+@pytest.mark.parametrize(("page", "part"), ELSEWHERE)
+def test_what_is_run_elsewhere_is_there_and_that_test_names_its_page(page: str, part: str) -> None:
+    code = [block.text for block in BLOCKS if block.page == page and block.language == "python"]
+    assert any(part in text for text in code)
+    assert page.rpartition("/")[2] in (ROOT / ELSEWHERE[page, part]).read_text("utf-8")
 
 
 # ---- Commands

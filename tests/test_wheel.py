@@ -130,17 +130,22 @@ def test_the_version_stands_in_one_place() -> None:
     assert places == ["airflow_provider_chasqui/__init__.py"]
 
 
-@pytest.mark.parametrize("redis_py", ["redis==6.4.0", "redis"], ids=["oldest", "newest"])
-def test_a_job_runs_from_the_installed_wheel(
-    dist: Path, tmp_path: Path, valkey_server: RedisServer, redis_py: str
+@pytest.mark.parametrize(
+    ("redis_py", "archive"),
+    [("redis==6.4.0", "*.whl"), ("redis", "*.whl"), ("redis", "*.tar.gz")],
+    ids=["oldest", "newest", "source"],
+)
+def test_a_job_runs_from_the_installed_package(
+    dist: Path, tmp_path: Path, valkey_server: RedisServer, redis_py: str, archive: str
 ) -> None:
     home = tmp_path / "venv"
     python = home / "bin" / "python"
     run(BIN / "uv", "venv", "-q", "--python", sys.executable, home)
     install = (BIN / "uv", "pip", "install", "-q", "--python", python)
     # Without Airflow: the queue is to be usable where only its own needs are met.
-    run(*install, redis_py, "hiredis", "msgpack", "croniter", "-c", _looser(tmp_path, redis_py))
-    run(*install, "--no-deps", only(dist, "*.whl"))
+    needs = ("hiredis", "msgpack", "croniter", "hatchling")
+    run(*install, redis_py, *needs, "-c", _looser(tmp_path, redis_py))
+    run(*install, "--no-deps", "--no-build-isolation", only(dist, archive))
     with RedisServer.start(valkey_server.binary) as own:
         said = run(python, "-I", "-c", STORY, own.url, cwd=tmp_path)
     assert said == f"version {version()}\n"

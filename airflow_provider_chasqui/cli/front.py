@@ -29,7 +29,8 @@ def run(arguments: list[str]) -> int:
     except ChasquiError as error:
         if debug:
             raise
-        return _complain(str(error), USAGE if isinstance(error, BadInput) else TROUBLE)
+        told = ". ".join([str(error), *getattr(error, "__notes__", ())])
+        return _complain(told, USAGE if isinstance(error, BadInput) else TROUBLE)
     except Exception as error:
         if debug:
             raise

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import sys
 import traceback
+from types import ModuleType
 from typing import Any
 
 from airflow_provider_chasqui.core.errors import BadInput
@@ -30,12 +31,15 @@ def load(where: str, folder: str) -> Handlers:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except Exception as cause:
+        if _is_missing(module_name, cause):
+            raise BadInput(_not_there(module_name, path, folder)) from cause
         raise BadInput(f"cannot import {module_name!r}: {_told(cause)}") from cause
+    found: Any = module
     for name in path.split("."):
         if not hasattr(found, name):
-            raise BadInput(f"{module_name!r} has no {path!r}")
+            raise BadInput(f"{module_name!r} has no {path!r}{_what_is_there(module)}")
         found = getattr(found, name)
     if not isinstance(found, Handlers) and _is_factory(found):
         try:
@@ -48,6 +52,25 @@ def load(where: str, folder: str) -> Handlers:
             "job, or a function without parameters that returns one of these"
         )
     return Handlers.of(found)
+
+
+def _is_missing(module_name: str, cause: Exception) -> bool:
+    """Whether it is the module that is missing, and not one that it imports."""
+    if isinstance(cause, ModuleNotFoundError):
+        return f"{module_name}.".startswith(f"{cause.name}.")
+    return module_name.startswith(".")
+
+
+def _not_there(module_name: str, path: str, folder: str) -> str:
+    """Say where the module was looked for, and how its name is written if that seems to be it."""
+    said = f"No module named {module_name!r} in {folder} or on the Python path"
+    written = module_name.removesuffix(".py").strip("./").replace("/", ".")
+    return said if written == module_name else f"{said}; write {written}:{path}"
+
+
+def _what_is_there(module: ModuleType) -> str:
+    names = [name for name, each in vars(module).items() if isinstance(each, Handlers)]
+    return f", but it has {', '.join(names)}" if names else ""
 
 
 def _is_factory(what: Any) -> bool:
@@ -70,4 +93,5 @@ def _told(cause: Exception) -> str:
 
 
 def _is_theirs(frame: traceback.FrameSummary) -> bool:
-    return frame.filename != __file__ and not frame.filename.startswith("<frozen")
+    ours = (__file__, importlib.__file__)
+    return frame.filename not in ours and not frame.filename.startswith("<frozen")

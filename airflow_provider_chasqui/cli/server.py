@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import BadInput, NotConnected
 from airflow_provider_chasqui.queue import LOCAL, Queue
 from airflow_provider_chasqui.store.credentials import PasswordFile
 from airflow_provider_chasqui.store.target import Target, Tls, from_url
@@ -36,6 +36,7 @@ class Server:
 
     target: Target
     dialect: str | None = None
+    guessed: bool = False
 
     def queue(self, name: str, group: str = "default") -> Queue:
         """Open a queue there."""
@@ -95,7 +96,8 @@ def _options(
     ] = False,
 ) -> Server:  # fmt: skip
     env = os.environ
-    chosen = url or env.get("CHASQUI_URL") or env.get("CHASQUI_REDIS_URL") or LOCAL
+    named = url or env.get("CHASQUI_URL") or env.get("CHASQUI_REDIS_URL")
+    chosen = named or LOCAL
     target = from_url(chosen)
     if "retries=" not in chosen:
         target = replace(target, retries=_RETRIES)
@@ -110,7 +112,7 @@ def _options(
         target = replace(target, password=password)
     if tls or tls_ca or tls_cert or tls_key or tls_insecure:
         target = replace(target, tls=_tls(target.tls, tls_ca, tls_cert, tls_key, tls_insecure))
-    return Server(target, dialect)
+    return Server(target, dialect, guessed=not named)
 
 
 def _tls(
@@ -140,7 +142,14 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapper(**given: Any) -> Any:
         server = _options(**{name: given.pop(name) for name in shared.parameters})
-        return command(server=server, **given)
+        try:
+            return command(server=server, **given)
+        except NotConnected as error:
+            if server.guessed:
+                error.add_note(
+                    f"No server was named: give --url, or set CHASQUI_URL ({LOCAL} was tried)"
+                )
+            raise
 
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])

@@ -51,7 +51,7 @@ def worker(
     ],
     server: Server,
     queue: Annotated[
-        list[str], typer.Option("--queue", "-q", metavar="QUEUE", help="May be given again.")
+        list[str], typer.Option("--queue", "-q", metavar="QUEUE", help="Which; may be given again.")
     ],
     concurrency: Annotated[
         int,
@@ -65,7 +65,10 @@ def worker(
         ),
     ] = 100,
     processes: Annotated[
-        int, typer.Option("--processes", "-p", metavar="N", min=1, max=1024, help="How many.")
+        int,
+        typer.Option(
+            "--processes", "-p", metavar="N", min=1, max=1024, help="One per core is a good start."
+        ),
     ] = 1,
     max_attempts: Annotated[
         int,
@@ -129,7 +132,9 @@ def worker(
     if len(set(queue)) != len(queue):
         raise BadInput("a queue was given twice; raise --concurrency instead")
     if ":" not in handlers:
-        raise BadInput("handlers are named module:attribute, as my_app.jobs:handlers")
+        raise BadInput(
+            f"handlers are named module:attribute, as my_app.jobs:handlers; not {handlers!r}"
+        )
     config = ConsumerConfig(
         group=group,
         concurrency=concurrency,

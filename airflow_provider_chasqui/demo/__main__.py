@@ -20,7 +20,7 @@ NEXT = (
     ("make up", "Airflow with the Chasqui page, at an address to open"),
     ("docs/tutorial.md", "the first hour: a queue, a worker and a DAG of your own"),
     ("example_dags/", "this story is flagship.py; the others show a thing each"),
-    ("chasqui --help", "the same queues from the command line (in .venv/bin)"),
+    (".venv/bin/chasqui -h", "the same queues from the command line"),
 )
 
 
@@ -29,6 +29,7 @@ def main() -> int:
     began = time.monotonic()
     console.print()
     console.print(Panel.fit("[bold]Chasqui[/] · ten thousand jobs, from Spark through Airflow"))
+    console.print("\n  Three minutes or so. Ctrl-C ends it at any time, and cleans up.")
     with tempfile.TemporaryDirectory(prefix="chasqui-demo-") as name:
         home = Path(name)
         dags = home / "dags"

@@ -77,6 +77,7 @@ class Telling:
         with Queue(QUEUE, self._site.server.url) as queue:
             before = queue.drive.run(_entries_added(queue))
             began = time.monotonic()
+            self._now.update(text=Text(f" {'ship':<13}is cleared: does it ship a second time?"))
             dag, _, run_id = self._run.removeprefix("dags/").partition("/dagRuns/")
             self._site.api(
                 "POST", f"dags/{dag}/clearTaskInstances", task_ids=["ship"], dag_run_id=run_id,

@@ -57,7 +57,7 @@ def up(console: Console, home: Path, port: int | None) -> int:
     """Start everything in the background; returns when Airflow answers."""
     if _owner(home) is not None:
         console.print("It is running already:")
-        _announce(console, _state(home))
+        _announce(console, home, _state(home))
         return 0
     (home / "state.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", __spec__.name, "serve", "--home", str(home)]
@@ -78,7 +78,7 @@ def up(console: Console, home: Path, port: int | None) -> int:
         return 1
     # It is to outlive us: nobody waits for it here.
     process.returncode = 0
-    _announce(console, state)
+    _announce(console, home, state)
     return 0
 
 
@@ -137,7 +137,7 @@ def serve(home: Path, port: int | None) -> int:
             (home / "state.json").unlink(missing_ok=True)
 
 
-def _announce(console: Console, state: dict[str, Any]) -> None:
+def _announce(console: Console, home: Path, state: dict[str, Any]) -> None:
     if "url" not in state:
         console.print("It is still starting; see again in a minute.")
         return
@@ -148,8 +148,10 @@ def _announce(console: Console, state: dict[str, Any]) -> None:
             f"Airflow   [bold]{state['url']}[/]  (try the DAG [bold]flagship[/])\n"
             f"login     [bold]{state['user']}[/]\n"
             f"password  [bold]{state['password']}[/]\n\n"
-            f"[dim]shell     export CHASQUI_URL={state['redis']}\n"
-            "          .venv/bin/chasqui inspect emails\n"
+            "[dim]shell     source .venv/bin/activate\n"
+            f"          export CHASQUI_URL={state['redis']}\n"
+            "          chasqui inspect emails\n"
+            f"logs      {os.path.relpath(home / 'logs')}\n"
             "stop      make down[/]",
             title="Chasqui is up",
             title_align="left",

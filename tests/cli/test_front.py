@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_chasqui.cli.front import run
 from airflow_provider_chasqui.cli.masking import mask
 from tests.cli.conftest import COMMAND, Answer, Shell, environment, make_front
 from tests.conftest import Server
@@ -56,6 +57,22 @@ def test_a_server_that_is_away_is_one_line_and_1(queue_name: str) -> None:
     assert "hidden-word" not in gone.err
     debug = Shell(Server(url, "portable"))("inspect", queue_name, "--debug")
     assert "Traceback" in debug.err
+
+
+def test_who_names_no_server_is_told_how_to(
+    queue_name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody in a new terminal has forgotten CHASQUI_URL."""
+    local = f"redis://127.0.0.1:{free_port()}/0?retries=0"
+    monkeypatch.setattr("airflow_provider_chasqui.cli.server.LOCAL", local)
+    for name in ("CHASQUI_URL", "CHASQUI_REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert run(["inspect", queue_name]) == 1
+    assert run(["inspect", queue_name, "--url", local]) == 1
+    guessed, named = capfd.readouterr().err.splitlines()
+    assert "No server was named: give --url, or set CHASQUI_URL" in guessed
+    assert "[CMQ-001]" in named
+    assert "CHASQUI_URL" not in named
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.exceptions import ReadOnlyError
@@ -66,6 +68,16 @@ def test_what_is_confirmed_is_on_the_replica(
     assert stream_length(pair.replica, queue_name) == 2001
     with admin(pair.replica) as client:
         assert client.hget(queue.keys.batch("b"), "total") == b"1000"
+
+
+def test_the_example_in_guarantees_md_waits_for_the_replica(pair: Pair) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text("utf-8")
+    (example,) = re.findall(r"```python\n([^`]*Confirm\([^`]*)```", page)
+    text = example.replace("redis://localhost", pair.master.url)
+    space: dict[str, Any] = {}
+    exec(compile(text, "guarantees.md", "exec"), space)
+    with space["queue"]:
+        assert stream_length(pair.replica, "payments") == 1
 
 
 @pytest.mark.parametrize("fsync", [False, True], ids=["memory", "disk"])
