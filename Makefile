@@ -92,7 +92,8 @@ freeze: setup ## Resolve all dependencies anew and write constraints.txt
 
 ui: ## Rebuild the front end of the Airflow page from ui/ (needs npm; the built one is committed)
 	@echo "==> Building the front end"
-	@npm --prefix ui ci --no-audit --no-fund --silent
+	@# Not `npm ci`: it wants the lock file to list Rollup for every platform there is.
+	@npm --prefix ui install --no-save --no-audit --no-fund --silent
 	@npm --prefix ui run --silent build
 
 build: setup ## Build the wheel and the source archive into dist/

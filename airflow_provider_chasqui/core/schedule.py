@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from croniter import CroniterBadDateError, CroniterError, croniter
 
 from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.policy import to_ms
 
 MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -38,6 +39,10 @@ class Every:
     """Fire at a fixed interval, counted from the first fire."""
 
     interval_ms: int
+
+    @classmethod
+    def of(cls, interval: timedelta) -> Every:
+        return cls(to_ms(interval) or 0)
 
     def __post_init__(self) -> None:
         if isinstance(self.interval_ms, bool) or not isinstance(self.interval_ms, int):

@@ -187,7 +187,8 @@ class Verdict:
             )  # fmt: skip
         runs = job.attempt + 1
         if verdict or runs >= self._retry.attempts(job.retry):
-            log.info("job %s (%s) is dead after %d runs: %s", job.id, job.name or "-", runs, error)
+            often = "1 run" if runs == 1 else f"{runs} runs"
+            log.info("job %s (%s) is dead after %s: %s", job.id, job.name or "-", often, error)
             self._bury(entry, verdict or "retries_exhausted", error, runs)
             return
         if wait_ms is None:

@@ -97,9 +97,10 @@ def translate(error: Exception, where: str) -> ChasquiError:
             "is not overloaded, or raise the timeout"
         )
     if isinstance(error, BROKEN):
+        why = text.rstrip(".") or type(error).__name__
         return NotConnected(
-            f"no connection to {where}: {text or type(error).__name__}; check that the server runs "
-            "and that host, port and TLS are right"
+            f"no connection to {where}: {why}; check that the server runs and that host, port and "
+            "TLS are right"
         )
     return _reply(_word(error), text, where)
 

@@ -234,3 +234,11 @@ def test_a_repeat_that_would_end_before_it_begins_is_refused():
         Repeat("k", "", Every(1000), b"", end_ms=5999).first_fire(5000)
     assert Repeat("k", "", Every(1000), b"", end_ms=6000).first_fire(5000) == 6000
     assert Repeat("k", "", Every(1000), b"", start_ms=9000).first_fire(5000) == 10_000
+
+
+def test_an_interval_may_be_given_as_a_span_of_time():
+    assert Every.of(timedelta(minutes=1, milliseconds=5)) == Every(60_005)
+    with pytest.raises(BadInput):
+        Every.of(timedelta(0))
+    with pytest.raises(BadInput):
+        Every.of(60)

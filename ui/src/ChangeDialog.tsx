@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "react";
 
 import { post, queuePath, type Problem } from "./api";
-import { count } from "./format";
+import { count, letters } from "./format";
 import type { Filter } from "./LettersTab";
 import type { Where } from "./lists";
 import { Dialog, Loading, Trouble } from "./parts";
@@ -91,7 +91,6 @@ export function ChangeDialog({ connection, queue, change, filter, close }: Where
 
   const replay = change.verb === "replay";
   const able = replay ? dry.moved : dry.matched;
-  const letters = (number: number): string => `${count(number)} ${number === 1 ? "letter" : "letters"}`;
   return (
     <Dialog title={replay ? "Replay dead letters" : "Purge dead letters"} close={() => close(phase === "doing" || phase === "done")}>
       <p className="cq-note">Queue {queue}{change.ids ? ", the selected letters" : describe(filter)}</p>

@@ -3,7 +3,7 @@ import { useEffect, useState } from "react";
 
 import { get, queuePath } from "./api";
 import { ChangeDialog, type Change } from "./ChangeDialog";
-import { count, size } from "./format";
+import { count, letters, size } from "./format";
 import { JobId, useTrail, type Where } from "./lists";
 import { Code, Dialog, Empty, Facts, Pager, Pending, To, Trouble, When } from "./parts";
 import { usePlace } from "./place";
@@ -183,9 +183,9 @@ export function LettersTab({ connection, queue, mayChange }: Where & { mayChange
 }
 
 function summary(page: LetterPage, filtered: boolean): string {
-  if (!filtered) return `${count(page.total)} letters`;
+  if (!filtered) return letters(page.total);
   const more = page.cursor ? "" : " in all";
-  return `${count(page.letters.length)} fit among ${count(page.looked)} looked at${more}; ${count(page.total)} letters`;
+  return `${count(page.letters.length)} fit among ${count(page.looked)} looked at${more}; ${letters(page.total)}`;
 }
 
 function toggled(chosen: Set<string>, letters: Letter[], on: boolean): Set<string> {

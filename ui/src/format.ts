@@ -5,6 +5,11 @@ const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-d
 const EXACT = new Intl.DateTimeFormat(undefined, { timeStyle: "medium", hourCycle: "h23" });
 const WHOLE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
+/** So many letters, in words. */
+export function letters(number: number): string {
+  return `${count(number)} ${number === 1 ? "letter" : "letters"}`;
+}
+
 export function count(value: number | null | undefined): string {
   return value === null || value === undefined ? "–" : GROUPED.format(value);
 }

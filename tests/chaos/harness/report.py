@@ -126,7 +126,8 @@ def render(tally: Tally, seed: int, minutes: float, versions: list[str]) -> str:
         "| | |", "|---|---|", *(f"| {what} | {count} |" for what, count in rows), "",
         "| fault | times |", "|---|---|",
         *(f"| {kind} | {count} |" for kind, count in sorted(tally.faults.items())), "",
-        "`stall` is no fault of ours: the machine let nobody run for over a second.", "",
+        *(["`stall` is no fault of ours: the machine let nobody run for over a second.", ""]
+          if "stall" in tally.faults else []),
         "What each word means, and what the checker holds against what, is in "
         "[guarantees](guarantees.md).", "",
     ]  # fmt: skip
