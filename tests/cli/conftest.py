@@ -104,7 +104,7 @@ def queue(server: Server, queue_name: str) -> Iterator[Queue]:
 
 
 HANDLERS = """
-import asyncio, os, threading, time
+import asyncio, gc, os, threading, time
 from airflow_provider_chasqui import Unrecoverable
 from airflow_provider_chasqui.engine.handlers import Handlers
 
@@ -124,6 +124,10 @@ async def die(job):
 @handlers.on("block")
 async def block(job):
     time.sleep(job.payload)
+
+@handlers.on("collector")
+async def collector(job):
+    return [gc.get_threshold()[0], gc.get_freeze_count()]
 
 @handlers.on()
 def plain(job):

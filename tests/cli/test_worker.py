@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -26,6 +27,16 @@ MINUTE = timedelta(minutes=1)
 def server(request: pytest.FixtureRequest) -> Server:
     found: Server = request.getfixturevalue(request.param)
     return found
+
+
+def test_its_processes_do_not_walk_over_what_is_loaded(
+    native_server: Server, queue_name: str, start_worker: Start
+) -> None:
+    start_worker(native_server, "-q", queue_name, "--store-results").ready()
+    with Queue(queue_name, native_server.url) as queue:
+        every, frozen = queue.wait(queue.add(None, name="collector").id, timeout=MINUTE)
+    assert every > gc.get_threshold()[0]
+    assert frozen > 10_000
 
 
 def test_two_processes_share_the_work_and_their_numbers_add_up(
