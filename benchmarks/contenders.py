@@ -21,7 +21,8 @@ class Contender:
     """A program that takes part.
 
     `slow` divides the number of jobs, so that one run takes seconds and not minutes; rates are
-    compared, never times. `kinds` says which handlers and producers it has.
+    compared, never times. `kinds` says which handlers and producers it has. One process of it that
+    is not done after `patience_s` counts as failed, so that one who hangs does not hold up all.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Contender:
     pinned: bool = False
     kinds: tuple[str, ...] = ("async",)
     slow: int = 10
+    patience_s: int = 60
 
     @property
     def command(self) -> list[str]:
@@ -85,10 +87,11 @@ def _do(*command: str) -> None:
 
 
 CHASQUIMQ = ("chasquimq==1.3.0", "redis[hiredis]<7", "msgpack")
-OURS = Contender("ours", "ours.py", kinds=("async", "plain"), slow=1)
-LIMIT = Contender("limit", "limit.py", slow=1)
-WHEEL = Contender("chasquimq", "chasquimq_peer.py", CHASQUIMQ, slow=4)
-PINNED = Contender("chasquimq, one core", "chasquimq_peer.py", CHASQUIMQ, pinned=True, slow=4)
+OURS = Contender("ours", "ours.py", kinds=("async", "plain"), slow=1, patience_s=600)
+LIMIT = Contender("limit", "limit.py", slow=1, patience_s=600)
+WHEEL = Contender("chasquimq", "chasquimq_peer.py", CHASQUIMQ, slow=4, patience_s=600)
+PINNED = Contender("chasquimq, one core", "chasquimq_peer.py", CHASQUIMQ, pinned=True, slow=4,
+                   patience_s=600)  # fmt: skip
 QUICK = (OURS, WHEEL, PINNED, LIMIT)
 PEERS = (
     Contender("bullmq (Node)", "bullmq_node.mjs", ("bullmq@6.7.0", "ioredis@5"), slow=10),

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import redis
@@ -35,7 +36,7 @@ from tests.servers import RedisServer
 from tools.redis_server import REDIS8, find
 
 STREAM, DLQ = "{chasqui:bench}:stream", "{chasqui:bench}:dlq"
-RUN_S = 900
+GRACE_S = 10
 LEAD_MS = 2_500
 
 Found = dict[str, Any]
@@ -96,9 +97,15 @@ class Hall:
 
     def _latency(self, who: Contender, jobs: int, order: Found) -> Found:
         with self._start(who, order | {"do": "latency", "n": jobs}) as worker:
-            _answer(worker)
-            self._do(who, order | {"do": "pace", "n": jobs})
-            return _answer(worker)
+            clock = Timer(who.patience_s + GRACE_S, worker.kill)
+            clock.start()
+            try:
+                _answer(worker)
+                self._do(who, order | {"do": "pace", "n": jobs})
+                return _answer(worker)
+            finally:
+                clock.cancel()
+                worker.kill()
 
     def _crews(self, who: Contender, jobs: int, order: Found) -> Found:
         self._do(who, order | {"do": "fill", "n": jobs})
@@ -140,7 +147,7 @@ class Hall:
 
     def _start(self, who: Contender, order: Found) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*who.command, json.dumps(order | {"url": self.url})],
+            [*who.command, json.dumps(order | {"url": self.url, "patience_s": who.patience_s})],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=who.environment, preexec_fn=who.before_start(),
         )  # fmt: skip
@@ -148,11 +155,11 @@ class Hall:
     def _do(self, who: Contender, order: Found) -> Found:
         process = self._start(who, order)
         try:
-            out, err = process.communicate(timeout=RUN_S)
+            out, err = process.communicate(timeout=who.patience_s + GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise Failed(f"did not end in {RUN_S} s") from None
+            raise Failed(f"did not end in {who.patience_s} s") from None
         if process.returncode:
             raise Failed(err.strip()[-300:] or f"ended with {process.returncode}")
         said = [line for line in out.splitlines() if line.startswith("{")]
