@@ -12,8 +12,11 @@ from streaq import StreaqRetry, Worker
 
 THREADS = 8
 
+
 class Streaq(Peer):
     async def open(self) -> None:
+        if self.order["do"] == "add" and self.kind == "plain":
+            raise NotImplementedError  # only awaited adds
         self.worker = Worker(redis_url=self.url, queue_name=QUEUE, concurrency=self.concurrency,
                              sync_concurrency=THREADS, handle_signals=False)  # fmt: skip
         self.handler: Callable[[Any], Any] = lambda _: None
