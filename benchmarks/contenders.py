@@ -95,17 +95,17 @@ PINNED = Contender("chasquimq, one core", "chasquimq_peer.py", CHASQUIMQ, pinned
 QUICK = (OURS, WHEEL, PINNED, LIMIT)
 PEERS = (
     Contender("bullmq (Node)", "bullmq_node.mjs", ("bullmq@6.7.0", "ioredis@5"), slow=10),
-    Contender("bullmq (Python)", "bullmq_python.py", ("bullmq==3.4.4",), slow=50),
-    Contender("arq", "arq_peer.py", ("arq==0.28.0", "hiredis"), slow=50),
+    Contender("bullmq (Python)", "bullmq_python.py", ("bullmq==3.4.4",), slow=40),
+    Contender("arq", "arq_peer.py", ("arq==0.28.0", "hiredis"), slow=40),
     Contender("taskiq", "taskiq_peer.py", ("taskiq==0.12.6", "taskiq-redis==1.2.2"),
-              kinds=("async", "plain"), slow=50),
+              kinds=("async", "plain"), slow=30),
     Contender("dramatiq", "dramatiq_peer.py", ("dramatiq[redis]==2.2.1",),
-              kinds=("plain",), slow=50),
-    Contender("celery", "celery_peer.py", ("celery[redis]==5.7.0",), kinds=("plain",), slow=100),
-    Contender("rq", "rq_peer.py", ("rq==2.12.0",), kinds=("plain",), slow=100),
+              kinds=("plain",), slow=30),
+    Contender("celery", "celery_peer.py", ("celery[redis]==5.7.0",), kinds=("plain",), slow=50),
+    Contender("rq", "rq_peer.py", ("rq==2.12.0",), kinds=("plain",), slow=200),
     Contender("saq", "saq_peer.py", ("saq[redis,hiredis]==0.26.4", "typing_extensions"),
-              kinds=("async", "plain"), slow=50),
+              kinds=("async", "plain"), slow=40),
     Contender("streaq", "streaq_peer.py", ("streaq==7.2.0",), kinds=("async", "plain"), slow=50),
-    Contender("huey", "huey_peer.py", ("huey==3.5.4", "redis"), kinds=("plain",), slow=50),
+    Contender("huey", "huey_peer.py", ("huey==3.5.4", "redis"), kinds=("plain",), slow=20),
 )  # fmt: skip
 ALL = (*QUICK, *PEERS)
