@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from arq import Worker, create_pool, func
+from arq import Retry, Worker, create_pool, func
 from arq.connections import RedisSettings
 from stage import Peer, main
 
 AT_ONCE = 100
+# It sleeps between looks, half a second if not told otherwise.
+POLL_S = 0.01
 
 
 class Arq(Peer):
     async def open(self) -> None:
+        logging.disable(logging.CRITICAL)
         self.pool = await create_pool(RedisSettings.from_dsn(self.url))
 
     async def add(self, payload: Any) -> None:
@@ -34,8 +38,6 @@ class Arq(Peer):
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
         async def work(_: Any, payload: Any) -> None:
-            from arq import Retry
-
             try:
                 await handler(payload)
             except RuntimeError:
@@ -43,7 +45,7 @@ class Arq(Peer):
 
         worker = Worker(
             [func(work, name="work", keep_result=0)], redis_pool=self.pool,
-            max_jobs=self.concurrency, handle_signals=False,
+            max_jobs=self.concurrency, handle_signals=False, poll_delay=POLL_S,
         )  # fmt: skip
         self.task = asyncio.ensure_future(worker.async_run())
 

@@ -11,6 +11,10 @@ const connection = { host: place.hostname, port: Number(place.port), maxRetriesP
 const queue = new Queue('bench', { connection });
 const options = { removeOnComplete: true, attempts: 3 };
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+const now = () => performance.timeOrigin + performance.now();
+const inTime = (what) => {
+  if (Date.now() > (order.due_ms ?? Infinity)) throw new Error(`${what} took too long`);
+};
 const say = (what) => console.log(JSON.stringify(what));
 
 const payload = (n) => ({
@@ -41,6 +45,7 @@ async function consume(retry) {
   const calls = order.n * (retry ? 2 : 1);
   const failed = new Set();
   let count = 0, first = 0;
+  inTime('starting');
   new Worker('bench', async (job) => {
     if (++count === 1) first = performance.now();
     if (retry && !failed.has(job.data.n)) {
@@ -57,7 +62,7 @@ async function consume(retry) {
 
 async function latency() {
   const waits = [];
-  const worker = new Worker('bench', async (job) => { waits.push(Date.now() - job.data.at * 1000); },
+  const worker = new Worker('bench', async (job) => { waits.push(now() - job.data.at * 1000); },
     { connection, concurrency: 100 });
   await worker.waitUntilReady();
   await sleep(500);
@@ -78,6 +83,7 @@ const orders = {
   async fill() {
     const delay = order.due_ms ? { delay: Math.max(0, order.due_ms - Date.now()) } : {};
     await addBulk(payloads(order.n), delay);
+    inTime('filling');
     return {};
   },
   consume: () => consume(false),
@@ -88,7 +94,7 @@ const orders = {
     for (let n = 0; n < order.n; n++) {
       const wait = began + (n * 1000) / order.rate - performance.now();
       if (wait > 0) await sleep(wait);
-      await queue.add('work', { ...payload(n), at: Date.now() / 1000 }, options);
+      await queue.add('work', { ...payload(n), at: now() / 1000 }, options);
     }
     return { rate: (order.n * 1000) / (performance.now() - began) };
   },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from stage import QUEUE, Peer, main
 
 class BullMQ(Peer):
     async def open(self) -> None:
+        logging.disable(logging.CRITICAL)
         self.queue = Queue(QUEUE, {"connection": self.url})
         self.options = {"removeOnComplete": True, "attempts": 3}
 

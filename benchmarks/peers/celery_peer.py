@@ -21,7 +21,7 @@ class CeleryPeer(Peer):
         self.app.conf.update(
             task_ignore_result=True, worker_hijack_root_logger=False, task_default_queue=QUEUE,
             worker_enable_remote_control=False, worker_send_task_events=False,
-            worker_prefetch_multiplier=64,
+            worker_prefetch_multiplier=64, worker_redirect_stdouts=False,
         )  # fmt: skip
         self.handler: Callable[[Any], Any] = lambda _: None
 

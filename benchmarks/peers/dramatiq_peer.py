@@ -21,7 +21,7 @@ class Dramatiq(Peer):
         dramatiq.set_broker(self.broker)
         self.handler: Callable[[Any], Any] = lambda _: None
 
-        @dramatiq.actor(queue_name=QUEUE, max_retries=3, min_backoff=100, max_backoff=100)
+        @dramatiq.actor(queue_name=QUEUE, max_retries=3, min_backoff=0, max_backoff=0)
         def work(payload: Any) -> None:
             self.handler(payload)
 

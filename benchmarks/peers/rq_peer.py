@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,6 +18,7 @@ from rq.timeouts import TimerDeathPenalty
 from stage import QUEUE, Peer, main
 
 HANDLER: list[Callable[[Any], Any]] = []
+PR_SET_PDEATHSIG = 1
 
 
 def work(payload: Any) -> None:
@@ -52,6 +56,9 @@ class Rq(Peer):
         rq_peer.HANDLER.append(handler)
         worker = Quiet([self.queue], connection=redis.Redis.from_url(self.url))
         scheduled = self.order.get("due_ms") is not None
+        # The scheduler that rq forks holds our output open, so it must not outlive us.
+        prctl = ctypes.CDLL(None).prctl
+        os.register_at_fork(after_in_child=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
         threading.Thread(
             target=worker.work, kwargs={"with_scheduler": scheduled}, daemon=True
         ).start()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from saq import Queue, Worker
 from stage import QUEUE, Peer, main
 
-AT_ONCE = 100
+AT_ONCE, THREADS = 100, 8
 
 
 class Saq(Peer):
     async def open(self) -> None:
+        logging.disable(logging.CRITICAL)
+        if self.order["do"] == "add" and self.kind == "plain":
+            raise NotImplementedError  # only awaited adds
         self.queue = Queue.from_url(self.url, name=QUEUE)
         await self.queue.connect()
-        self.options = {"ttl": -1, "retries": 3} | ({"retry_delay": 0.0} if self.retries else {})
+        self.options = {"ttl": -1, "retries": 3}
 
     async def add(self, payload: Any) -> None:
         await self.queue.enqueue("work", payload=payload, **self.options)
@@ -40,6 +45,7 @@ class Saq(Peer):
                 await handler(payload)
 
         worker = Worker(self.queue, [("work", work)], concurrency=self.concurrency)
+        worker.pool = ThreadPoolExecutor(THREADS)
         self.task = asyncio.ensure_future(worker.start())
 
     def left(self, jobs: int) -> int:

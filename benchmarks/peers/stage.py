@@ -285,7 +285,8 @@ def main(kind: type[Peer]) -> None:
     """Do what the command line asks for, and leave without tidying up."""
     order = json.loads(sys.argv[1])
     try:
-        asyncio.run(asyncio.wait_for(_obey(kind, order), GIVE_UP_S))
+        patience_s = order.get("patience_s", GIVE_UP_S)
+        asyncio.run(asyncio.wait_for(_obey(kind, order), patience_s))
         code = 0
     except NotImplementedError:
         _say({"cannot": True})

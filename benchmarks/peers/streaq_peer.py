@@ -1,4 +1,4 @@
-"""streaq: enqueue_many for bulk."""
+"""streaq without results and logs: enqueue_many for bulk."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stage import QUEUE, Peer, main
-from streaq import Worker
+from streaq import StreaqRetry, Worker
+
+THREADS = 8
 
 
 class Streaq(Peer):
     async def open(self) -> None:
+        if self.order["do"] == "add" and self.kind == "plain":
+            raise NotImplementedError  # only awaited adds
         self.worker = Worker(redis_url=self.url, queue_name=QUEUE, concurrency=self.concurrency,
-                             handle_signals=False)  # fmt: skip
+                             sync_concurrency=THREADS, handle_signals=False)  # fmt: skip
         self.handler: Callable[[Any], Any] = lambda _: None
         if self.kind == "plain":
 
-            @self.worker.task(ttl=0)
+            @self.worker.task(ttl=0, silent=True)
             def work(payload: Any) -> None:
                 self._plain(payload)
         else:
 
-            @self.worker.task(ttl=0)
+            @self.worker.task(ttl=0, silent=True)
             async def work(payload: Any) -> None:
                 await self._awaited(payload)
 
         self.work = work
-        self.context = self.worker.__aenter__()
-        await self.context
+        # A worker that runs opens itself, and it refuses to be opened twice.
+        if self.order["do"] not in ("consume", "retry", "latency"):
+            await self.worker.__aenter__()
 
     def _plain(self, payload: Any) -> None:
-        from streaq import StreaqRetry
-
         try:
             self.handler(payload)
         except RuntimeError:
             raise StreaqRetry("again", delay=0) from None
 
     async def _awaited(self, payload: Any) -> None:
-        from streaq import StreaqRetry
-
         try:
             await self.handler(payload)
         except RuntimeError:
@@ -63,7 +64,8 @@ class Streaq(Peer):
         self.task = asyncio.ensure_future(self.worker.run_async())
 
     def left(self, jobs: int) -> int:
-        return len(self.redis.ask("KEYS", f"streaq:{QUEUE}:task:*") or [])
+        queues = f"streaq:{QUEUE}:queues:"
+        return self.redis.total(("XLEN", queues + "normal"), ("ZCARD", queues + "delayed:normal"))
 
 
 if __name__ == "__main__":

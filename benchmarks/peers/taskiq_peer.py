@@ -1,22 +1,28 @@
-"""taskiq with its Redis stream broker; delays need its scheduler process and are left out."""
+"""taskiq with its Redis stream broker; delays by its scheduler, in this process."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from stage import QUEUE, Peer, main
-from taskiq import SimpleRetryMiddleware
+from taskiq import SimpleRetryMiddleware, TaskiqScheduler
+from taskiq.api import run_scheduler_task
 from taskiq.receiver import Receiver
-from taskiq_redis import RedisStreamBroker
+from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
 
 AT_ONCE, THREADS = 100, 8
 
 
 class Taskiq(Peer):
     async def open(self) -> None:
+        logging.disable(logging.CRITICAL)
+        if self.order["do"] == "add" and self.kind == "plain":
+            raise NotImplementedError  # only awaited adds
         self.broker = RedisStreamBroker(self.url, queue_name=QUEUE, xread_count=self.concurrency)
         self.broker = self.broker.with_middlewares(SimpleRetryMiddleware(default_retry_count=3))
         self.handler: Callable[[Any], Any] = lambda _: None
@@ -40,11 +46,27 @@ class Taskiq(Peer):
         for i in range(0, len(payloads), AT_ONCE):
             await asyncio.gather(*map(self.add, payloads[i : i + AT_ONCE]))
 
+    async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
+        due = datetime.fromtimestamp(due_ms / 1000, UTC)
+        source = self._schedules()
+        for i in range(0, len(payloads), AT_ONCE):
+            adds = [self.work.schedule_by_time(source, due, each)
+                    for each in payloads[i : i + AT_ONCE]]  # fmt: skip
+            await asyncio.gather(*adds)
+
+    def _schedules(self) -> ListRedisScheduleSource:
+        return ListRedisScheduleSource(self.url)
+
     async def start(self, handler: Callable[[Any], Any]) -> None:
         self.handler = handler
         receiver = Receiver(self.broker, ThreadPoolExecutor(THREADS), run_startup=False,
                             max_async_tasks=self.concurrency)  # fmt: skip
-        self.task = asyncio.ensure_future(receiver.listen(asyncio.Event()))
+        self.tasks = [asyncio.ensure_future(receiver.listen(asyncio.Event()))]
+        if self.order.get("due_ms"):
+            scheduler = TaskiqScheduler(self.broker, [self._schedules()])
+            # It reads the schedules of one minute at a time: seen late, all would be late.
+            schedules = run_scheduler_task(scheduler, interval=timedelta(seconds=1))
+            self.tasks.append(asyncio.ensure_future(schedules))
 
     def left(self, jobs: int) -> int:
         pending = self.redis.ask("XPENDING", QUEUE, "taskiq")
