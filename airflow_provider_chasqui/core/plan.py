@@ -97,7 +97,7 @@ class Plan:
         now_ms = self.clock()
         ready = prepare(job, self.config, now_ms, self._ulids.mint)
         with self._producer.call() as call:
-            return (yield from adding.add_all(self.keys, [ready], self.config, call, now_ms))[0]
+            return (yield from adding.add_one(self.keys, ready, self.config, call, now_ms))
 
     def add_batch(
         self, payloads: Iterable[Any], batch_id: str | None, options: JobOptions

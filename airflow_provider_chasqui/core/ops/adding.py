@@ -19,7 +19,7 @@ from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
 from airflow_provider_chasqui.core.event import EVENTS_KEPT, PackedEvent, event_fields
 from airflow_provider_chasqui.core.ids import Call
-from airflow_provider_chasqui.core.job import AddedJobs
+from airflow_provider_chasqui.core.job import Added, AddedJobs
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import (
     Arg,
@@ -119,6 +119,15 @@ def emit_packed(keys: Keys, events: Sequence[PackedEvent], kept: int = EVENTS_KE
     return script("emit", as_int, [keys.events], [kept, packed])
 
 
+def add_one(keys: Keys, job: Ready, config: QueueConfig, call: Call, now_ms: int) -> Flow[Added]:
+    """Add one job of any kind."""
+    if config.announce or config.max_len or config.confirm:
+        return (yield from add_all(keys, [job], config, call, now_ms))[0]
+    # Nothing to sort, weigh and cut into windows: a tenth of the calls of a single add.
+    signs = yield _send(keys, [job], config, call, 0, now_ms)
+    return Added(job.id, signs[0])
+
+
 def add_all(
     keys: Keys, jobs: Sequence[Ready], config: QueueConfig, call: Call, now_ms: int
 ) -> Flow[AddedJobs]:
@@ -127,10 +136,6 @@ def add_all(
     With a limit the chunks go one by one and stop at the first that does not fit, so that what was
     added is always the beginning of the list.
     """
-    if len(jobs) == 1 and not (config.announce or config.max_len or config.confirm):
-        # Saves 7 % of the calls of a single add: nothing to sort, weigh and cut into windows.
-        signs = yield _send(keys, jobs, config, call, 0, now_ms)
-        return AddedJobs([jobs[0].id], signs)
     confirmer = Confirmer(keys, config)
     fresh: dict[int, bool] = {}
     index = 0
