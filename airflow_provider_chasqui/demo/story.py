@@ -62,12 +62,12 @@ class Telling:
         self._now = Spinner("dots", style="cyan")
         self._told: set[str] = set()
         self._deferred: set[str] = set()
-        self._run = ""
+        self._run_id = ""
         self._batch: str | None = None
 
     def run(self) -> Told:
         """Run the DAG; returns what came of it."""
-        self._run = self._site.trigger(DAG)
+        self._run_id = self._site.trigger(DAG)
         self._follow()
         first, second = self._xcom("first_round"), self._xcom("second_round")
         return Told(self._xcom("ship")["total"], first["done"], self._xcom("repair"), second)
@@ -77,10 +77,9 @@ class Telling:
         with Queue(QUEUE, self._site.server.url) as queue:
             before = queue.drive.run(_entries_added(queue))
             began = time.monotonic()
-            dag, _, run_id = self._run.removeprefix("dags/").partition("/dagRuns/")
             self._site.api(
-                "POST", f"dags/{dag}/clearTaskInstances", task_ids=["ship"], dag_run_id=run_id,
-                dry_run=False, only_failed=False, include_downstream=False,
+                "POST", f"dags/{DAG}/clearTaskInstances", task_ids=["ship"],
+                dag_run_id=self._run_id, dry_run=False, only_failed=False, include_downstream=False,
             )  # fmt: skip
             self._follow()
             added = queue.drive.run(_entries_added(queue)) - before
@@ -88,6 +87,10 @@ class Telling:
         what = f"cleared and run again, its try {tries}: {added} jobs added"
         tick(self._console, "ship", what, time.monotonic() - began)
         return added
+
+    @property
+    def _run(self) -> str:
+        return f"dags/{DAG}/dagRuns/{self._run_id}"
 
     def _follow(self) -> None:
         """Show what happens until the run has ended; raise if it failed."""

@@ -13,9 +13,10 @@ from types import TracebackType
 
 import pyspark
 
+from airflow_provider_chasqui.embedded import free_port
 from airflow_provider_chasqui.spark.java import java_home
 from airflow_provider_chasqui.spark.packaging import build_zip
-from tests.servers import _die_with_parent, free_port
+from tests.servers import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -107,7 +108,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         self._processes.append(process)
 
