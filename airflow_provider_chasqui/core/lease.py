@@ -168,7 +168,7 @@ class Lease:
 
     @property
     def token(self) -> str:
-        return json.dumps(self.held, separators=(",", ":"), ensure_ascii=False)
+        return token_of(self.held)
 
     @property
     def version(self) -> int:

@@ -236,11 +236,3 @@ def _last_id(reply: Any) -> str:
     info = {reply[i]: reply[i + 1] for i in range(0, len(reply), 2)}
     last: bytes = info[b"last-generated-id"]
     return last.decode()
-
-
-def events_head(keys: Keys) -> Op[str | None]:
-    """The id of the oldest event that is still kept."""
-    return command(
-        "XRANGE", keys.events, "-", "+", "COUNT", 1,
-        parse=lambda reply: reply[0][0].decode() if reply else None,
-    )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS
 from airflow_provider_chasqui.core.errors import BatchConflict, StageLost
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX, Keys
-from airflow_provider_chasqui.core.op import Arg, Flow, Op, Packed, as_int, as_is, command, script
+from airflow_provider_chasqui.core.op import Arg, Flow, Op, Packed, as_int, command, script
 
 PUBLISH_ROWS = 1000
 _PUBLISH_BYTES = 4 * 1024 * 1024
@@ -287,7 +287,3 @@ def report(keys: Keys, ship: str) -> Op[dict[str, int]]:
 
 def _counts(reply: Any) -> dict[str, int]:
     return {key: int(value) for key, value in _hash(reply).items()}
-
-
-def forget_report(keys: Keys, ship: str) -> Op[Any]:
-    return command("DEL", keys.ship_report(ship), parse=as_is)
