@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 
+from tests.provider.conftest import connection_json
 from tests.servers import RedisServer, valkey_binary
 from tests.system.airflow_site import AirflowSite
 from tools.redis_server import REDIS8, find
@@ -65,13 +66,6 @@ class PageSite(AirflowSite):
         super().close()
 
 
-def connection(url: str, **extra: Any) -> str:
-    """A server as an Airflow connection, as an environment variable holds it."""
-    host, _, port = url.removeprefix("redis://").partition("/")[0].partition(":")
-    fields = {"conn_type": "chasqui", "host": host, "port": int(port), "extra": extra}
-    return json.dumps(fields)
-
-
 class World:
     """The site, and the servers that its connections lead to; one for all tests of a process.
 
@@ -85,7 +79,9 @@ class World:
             "portable": RedisServer.start(portable),
             "spare": RedisServer.start(portable),
         }
-        connections = {name: connection(server.url) for name, server in self.servers.items()}
+        connections = {
+            name: connection_json(server.url, "auto") for name, server in self.servers.items()
+        }
         connections["elsewhere"] = json.dumps({"conn_type": "http", "host": "127.0.0.1"})
         self.site = PageSite(connections, mask_fields="password, api_key").start()
 

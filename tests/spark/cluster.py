@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 
 import pyspark
 
@@ -66,12 +65,7 @@ class Cluster:
             self._await(f"worker-{name}", "Successfully registered with master")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
         for process in self._processes:

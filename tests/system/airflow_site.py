@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from airflow_provider_chasqui.demo.local import LocalAirflow
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -22,17 +21,6 @@ SETTINGS = {
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "5",
     "PYTHONPATH": str(ROOT),
 }
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], seconds: float, what: str, every: float = 0.25) -> T:
-    """Return what the condition answers once it is true."""
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not happen within {seconds:g} s")
-        time.sleep(every)
-    return answer
 
 
 class AirflowSite(LocalAirflow):
