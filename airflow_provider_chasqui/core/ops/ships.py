@@ -15,6 +15,7 @@ from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS
 from airflow_provider_chasqui.core.errors import BatchConflict, StageLost
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX, Keys
 from airflow_provider_chasqui.core.op import Arg, Flow, Op, Packed, as_int, command, script
+from airflow_provider_chasqui.core.replies import pairs
 
 PUBLISH_ROWS = 1000
 _PUBLISH_BYTES = 4 * 1024 * 1024
@@ -212,7 +213,7 @@ def _texts(reply: Any) -> list[str]:
 
 
 def _hash(reply: Any) -> dict[str, str]:
-    return {reply[i].decode(): reply[i + 1].decode() for i in range(0, len(reply), 2)}
+    return {key.decode(): value.decode() for key, value in pairs(reply)}
 
 
 def recover(keys: Keys, ship: str) -> Flow[ShipState]:
