@@ -17,7 +17,6 @@ from tests import workers
 from tests.conftest import Server
 
 HERE = Path(__file__).parent
-Work = Callable[..., AbstractContextManager[None]]
 
 
 def connection_json(url: str, dialect: str, **extra: Any) -> str:
