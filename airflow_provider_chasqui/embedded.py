@@ -18,7 +18,6 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 from urllib.parse import quote
 
@@ -26,7 +25,8 @@ from airflow_provider_chasqui.core.errors import BadInput, MissingSoftware, NotC
 
 _START_SECONDS = 20.0
 _LOCK_SECONDS = 5.0
-# Below the range from which outgoing connections take their ports.
+# Below the range from which outgoing connections take their ports, so that nobody moves in during a
+# restart; and with room above, because a node of a cluster also listens at its port + 10000.
 _PORTS = range(20000, 30000)
 _TAKEN = b"Address already in use"
 
@@ -86,7 +86,7 @@ class EmbeddedServer:
             self._take_folder()
             for _ in range(20):
                 if self._any_port and not self._only_socket:
-                    self.port = _free_port()
+                    self.port = free_port()
                 if self._launch(binary):
                     return self
             raise NotConnected("the embedded server found no free port on 127.0.0.1")
@@ -115,12 +115,7 @@ class EmbeddedServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -207,10 +202,12 @@ def _binary() -> Path:
         ) from cause
 
 
-def _free_port() -> int:
-    for port in random.sample(_PORTS, 200):
+def free_port() -> int:
+    """A loopback port that nobody listens on right now."""
+    # Not `random` itself: two processes that have seeded it alike would try the same ports.
+    for port in random.SystemRandom().sample(_PORTS, 200):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return port
-    raise NotConnected("there is no free port on 127.0.0.1 for the embedded server")
+    raise NotConnected("there is no free port on 127.0.0.1")

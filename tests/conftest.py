@@ -8,10 +8,13 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from airflow_provider_chasqui.queue import Queue
+from tests.raw import plain_client
 from tests.servers import Certificates, RedisServer, make_certificates, valkey_binary
 from tools.redis_server import REDIS7, REDIS8, NotFound, Wanted, find, version_of
 
@@ -42,6 +45,10 @@ SERVERS = {
     "valkey": ("valkey_server", "portable"),
     "redis7": ("redis7_server", "portable"),
 }
+
+
+# For tests that start processes of their own: one server of each dialect.
+ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -110,6 +117,19 @@ def portable_server(request: pytest.FixtureRequest) -> Server:
 def queue_name() -> str:
     """A name that no other test, run or process uses."""
     return f"q-{uuid.uuid4().hex[:16]}"
+
+
+@pytest.fixture
+def queue(server: Server, queue_name: str) -> Iterator[Queue]:
+    with Queue(queue_name, server.url, dialect=server.dialect) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    """redis-py itself, to look at the server beside ours."""
+    with plain_client(server.url) as opened:
+        yield opened
 
 
 def _server(request: pytest.FixtureRequest, name: str) -> Server:

@@ -7,10 +7,8 @@ import ctypes
 import datetime
 import ipaddress
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -18,17 +16,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from airflow_provider_chasqui.embedded import free_port
+
 START_SECONDS = 20.0
-# Below the range that outgoing connections take their ports from, so that nobody moves in during a
-# restart; and with room above, because a cluster node also listens at its port + 10000.
-PORTS = range(20000, 30000)
 READY = (b"Ready to accept connections", b"Sentinel ID is")
 TAKEN = b"Address already in use"
 PR_SET_PDEATHSIG = 1
@@ -139,12 +135,7 @@ class RedisServer:
     def __enter__(self) -> RedisServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -182,7 +173,7 @@ class RedisServer:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         # Its own log, and not an answer at the port, tells that it is this process that listens:
         # two test workers may have picked the same port.
@@ -224,19 +215,6 @@ class RedisServer:
 
 class PortTaken(Exception):
     """Somebody else was faster."""
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on right now."""
-    for port in random.SystemRandom().sample(PORTS, 200):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("found no free port")
 
 
 def valkey_binary() -> Path:
@@ -320,7 +298,7 @@ def _write(file: Path, content: bytes) -> None:
     file.chmod(0o600)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """Let the kernel end the server even if the tests are killed with SIGKILL (Linux only)."""
     # The kernel looks at the thread that started the process: one started from a thread that ends
     # would be killed in the middle of the tests. There, atexit has to do.

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_chasqui.core.errors import BadInput, MissingSoftware, NotConnected
-from airflow_provider_chasqui.embedded import EmbeddedServer
+from airflow_provider_chasqui.embedded import EmbeddedServer, free_port
 from airflow_provider_chasqui.queue import Queue
-from tests.servers import free_port
 
 OWNER = """
 import sys, time

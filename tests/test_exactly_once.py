@@ -28,12 +28,6 @@ HOUR = timedelta(hours=1)
 two_servers = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 
 
-@pytest.fixture
-def client(server: Any) -> Iterator[Any]:
-    with plain_client(server.url) as client:
-        yield client
-
-
 def waiting(client: Any, queue: Any) -> Counter[Any]:
     """Payloads on the stream, and how often each is there."""
     raw = client.execute_command("XRANGE", queue.keys.stream, "-", "+")

@@ -1,37 +1,74 @@
-"""Queue and AsyncQueue are one class in two colours."""
+"""What blocks and what awaits are one class in two colours."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
 from typing import Any
 
 import pytest
 
+from airflow_provider_chasqui.lease import (
+    AsyncLeaseQueue,
+    AsyncPartitionConsumer,
+    AsyncPartitionedQueue,
+    LeaseQueue,
+    PartitionConsumer,
+    PartitionedQueue,
+)
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient, RsmqClient
 
-# It answers from memory, as properties do, so there is nothing to await.
-AT_ONCE = {"another_drive"}
+TWINS = {
+    Queue: AsyncQueue,
+    LeaseQueue: AsyncLeaseQueue,
+    PartitionedQueue: AsyncPartitionedQueue,
+    PartitionConsumer: AsyncPartitionConsumer,
+    RsmqClient: AsyncRsmqClient,
+}
+# They answer from memory, as properties do, so there is nothing to await.
+AT_ONCE = {"another_drive", "heartbeat", "partition_of", "queue", "join"}
+# Only what awaits can listen to a channel; and a thread is ended otherwise than a task.
+ONE_COLOUR = {"link"}
+OTHERWISE = {(PartitionConsumer, "close")}
 
 
 def public(kind: type[Any]) -> dict[str, Any]:
-    return {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+    return {
+        name: member
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and name not in ONE_COLOUR
+    }
+
+
+def colourless(text: str) -> str:
+    """Code or a promise without what its colour brings along."""
+    return re.sub(r"\basync |\bawait |Async|\basyncio\.|\btime\.(?=sleep)", "", text)
 
 
 def described(member: Any) -> tuple[str, str]:
     """Parameters with their defaults and types, the answer's type, and the promise."""
     function = member.fget if isinstance(member, property) else member
-    signature = str(inspect.signature(function)).replace("Async", "")
-    return signature, inspect.getdoc(function) or ""
+    return colourless(str(inspect.signature(function))), colourless(inspect.getdoc(function) or "")
 
 
-def test_they_have_the_same_methods():
-    assert list(public(Queue)) == list(public(AsyncQueue))
+VERBS = [(kind, name) for kind in TWINS for name in public(kind)]
+each_verb = pytest.mark.parametrize(
+    ("kind", "name"), VERBS, ids=[f"{kind.__name__}.{name}" for kind, name in VERBS]
+)
+each_twin = pytest.mark.parametrize("kind", TWINS, ids=lambda kind: kind.__name__)
 
 
-@pytest.mark.parametrize("name", public(Queue))
-def test_a_method_is_the_same_in_both(name):
-    blocking, awaiting = public(Queue)[name], public(AsyncQueue)[name]
+@each_twin
+def test_they_have_the_same_methods(kind):
+    assert list(public(kind)) == list(public(TWINS[kind]))
+
+
+@each_verb
+def test_a_method_is_the_same_in_both(kind, name):
+    blocking, awaiting = public(kind)[name], public(TWINS[kind])[name]
     assert described(blocking) == described(awaiting)
     assert isinstance(blocking, property) == isinstance(awaiting, property)
     if name not in AT_ONCE and not isinstance(blocking, property):
@@ -40,23 +77,25 @@ def test_a_method_is_the_same_in_both(name):
         assert described(blocking)[1], "a method says what it promises"
 
 
-@pytest.mark.parametrize("name", public(Queue))
-def test_a_method_does_the_same_in_both(name):
-    def body(kind: type[Any]) -> str:
-        member = public(kind)[name]
+@each_verb
+def test_a_method_does_the_same_in_both(kind, name):
+    def body(member: Any) -> str:
         source = inspect.getsource(member.fget if isinstance(member, property) else member)
-        return re.sub(r"\basync |\bawait |Async", "", source)
+        return ast.unparse(ast.parse(colourless(textwrap.dedent(source))))  # however it is laid out
 
-    assert body(Queue) == body(AsyncQueue)
-
-
-def test_they_are_made_alike():
-    def make(kind: type[Any]) -> str:
-        return str(inspect.signature(kind.__init__)).replace("Async", "")
-
-    assert make(Queue) == make(AsyncQueue)
+    if (kind, name) not in OTHERWISE:
+        assert body(public(kind)[name]) == body(public(TWINS[kind])[name])
 
 
-def test_they_are_closed_alike():
-    assert hasattr(Queue, "__enter__")
-    assert hasattr(AsyncQueue, "__aenter__")
+@each_twin
+def test_they_are_made_alike(kind):
+    def make(one: type[Any]) -> str:
+        return str(inspect.signature(one.__init__)).replace("Async", "")
+
+    assert make(kind) == make(TWINS[kind])
+
+
+@each_twin
+def test_they_are_closed_alike(kind):
+    assert hasattr(kind, "__enter__")
+    assert hasattr(TWINS[kind], "__aenter__")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -27,21 +26,9 @@ from airflow_provider_chasqui.core.ops.adding import emit
 from airflow_provider_chasqui.core.ops.letters import Choose
 from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
-from tests.raw import dump, plain_client
+from tests.raw import dump
 
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
-
-
-@pytest.fixture
-def client(server: Any) -> Iterator[Any]:
-    with plain_client(server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def queue(server: Any, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        yield queue
 
 
 def walk(queue: Queue, flow: Any, between: Any) -> Any:

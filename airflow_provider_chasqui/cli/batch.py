@@ -19,7 +19,7 @@ from airflow_provider_chasqui.cli.spans import iso, short, span
 from airflow_provider_chasqui.core.batch import BatchProgress, check_batch_id
 from airflow_provider_chasqui.core.errors import BatchFailed, UnknownBatch, WaitTimeout
 from airflow_provider_chasqui.core.ops import batches as ops
-from airflow_provider_chasqui.core.ops import listing
+from airflow_provider_chasqui.core.ops import browsing
 from airflow_provider_chasqui.queue import Queue, wall_clock
 
 _LOOK_S = 0.25
@@ -129,7 +129,7 @@ def _state(now: BatchProgress) -> str:
 def batches(queue: QueueName, server: Server, limit: Limit = 100, json: AsJson = False) -> None:
     """List the batches of a queue, newest first. Looks through all keys of the server."""
     with server.queue(queue) as opened:
-        ids = opened.drive.flow(listing.batch_ids(opened.keys, limit))
+        ids = opened.drive.flow(browsing.batch_ids(opened.keys, limit))
         found = [each for batch_id in ids if (each := _progress(opened, batch_id)) is not None]
     found.sort(key=lambda each: each.created_at_ms or 0, reverse=True)
     if json:

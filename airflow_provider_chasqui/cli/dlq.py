@@ -213,13 +213,11 @@ def _carefully(
         return
     did = f"would {verb}" if dry_run else {"replay": "replayed", "purge": "purged"}[verb]
     show.say(f"{did} {report.moved} of {report.matched if most is None else most} entries")
-    for count, why in (
+    show.also(
         (report.over_budget, "were replayed too often"),
         (report.unreadable, "cannot be read and stay where they are"),
         (report.gone, "were gone already"),
-    ):
-        if count:
-            show.say(f"{count} {why}")
+    )
 
 
 def _ask(verb: str, queue: str, would: LetterReport) -> None:

@@ -57,10 +57,8 @@ def drain_rsmq(
         show.as_json({"source": source, "queue": queue, **asdict(moved)})
         return
     show.say(f"moved {moved.moved} messages from {source!r} to {queue!r}")
-    for count, why in (
+    show.also(
         (moved.duplicates, "had arrived before"),
         (moved.dropped, "had no body and were dropped"),
         (moved.buried, "could not become jobs and are letters now"),
-    ):
-        if count:
-            show.say(f"{count} {why}")
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from typing import Annotated, Any
@@ -24,8 +25,8 @@ from airflow_provider_chasqui.core.errors import BadInput, DecodeError, UnknownJ
 from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.ids import time_of
 from airflow_provider_chasqui.core.job import Job
-from airflow_provider_chasqui.core.ops import listing, looking
-from airflow_provider_chasqui.core.ops.listing import Listed
+from airflow_provider_chasqui.core.ops import browsing, looking
+from airflow_provider_chasqui.core.ops.browsing import DelayedRow, JobRow
 from airflow_provider_chasqui.queue import Queue, wall_clock
 
 _EVENTS_PAGE = 10_000
@@ -65,16 +66,32 @@ def job_facts(job: Job) -> dict[str, Any]:
     return facts if problem is None else facts | {"payload_error": problem}
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job in the list; `place` is what the next page goes on behind."""
+
+    place: str
+    row: JobRow | DelayedRow
+
+    @property
+    def state(self) -> str:
+        return self.row.state if isinstance(self.row, JobRow) else "delayed"
+
+
 def _page(queue: Queue, group: str, state: State, after: str | None, limit: int) -> list[Listed]:
-    keys = queue.keys
+    keys, drive = queue.keys, queue.drive
     if state is State.running:
-        return queue.drive.flow(listing.running(keys, group, after, limit))
+        page = drive.flow(browsing.running_page(keys, group, after, limit))
+        return [Listed(row.entry_id, row) for row in page.rows]
     if state is State.waiting:
-        return queue.drive.flow(listing.waiting(keys, group, after, limit))
+        page = drive.flow(browsing.jobs_page(keys, group, after, limit, waiting=True))
+        return [Listed(row.entry_id, row) for row in page.rows]
     if state is State.delayed:
         if after is not None and not (after.isascii() and after.isdecimal()):
             raise BadInput("--after of delayed jobs is a number, as the page before said it")
-        return queue.drive.flow(listing.later(keys, after, limit))
+        first = 0 if after is None else int(after) + 1
+        rows = drive.flow(browsing.delayed_page(keys, first, limit))
+        return [Listed(str(rank), row) for rank, row in enumerate(rows, first)]
     found: list[Listed] = []
     for each in (State.running, State.waiting, State.delayed):
         found += _page(queue, group, each, None, limit - len(found)) if len(found) < limit else []
@@ -117,26 +134,25 @@ def jobs(
 
 def _listed(each: Listed) -> dict[str, Any]:
     facts: dict[str, Any] = {"state": each.state, "place": each.place}
-    if each.job is None:
+    if each.row.job is None:
         facts["payload_error"] = read_payload(None)[1]
     else:
-        facts |= job_facts(each.job)
+        facts |= job_facts(each.row.job)
     for name in ("due_ms", "consumer", "idle_ms", "deliveries"):
-        value = getattr(each, name)
+        value = getattr(each.row, name, None)
         if value is not None:
             facts[name] = value
     return facts
 
 
 def _row(each: Listed) -> tuple[object, ...]:
-    job = each.job
+    job = each.row.job
     payload, problem = read_payload(job)
-    where = ""
-    if each.due_ms is not None:
-        due = each.due_ms - wall_clock()
+    if isinstance(each.row, DelayedRow):
+        due = each.row.due_ms - wall_clock()
         where = "due now" if due <= 0 else f"due in {short(due)}"
-    elif each.consumer:
-        where = cut(each.consumer, 14)
+    else:
+        where = cut(each.row.consumer or "", 14)
     return (
         each.state,
         job.id if job else each.place,

@@ -16,7 +16,7 @@ from airflow_provider_chasqui.cli.server import AsJson, Group, QueueName, Server
 from airflow_provider_chasqui.cli.show import Column
 from airflow_provider_chasqui.cli.spans import iso, short
 from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.core.ops import delivery, listing
+from airflow_provider_chasqui.core.ops import browsing, delivery
 from airflow_provider_chasqui.queue import Queue, wall_clock
 
 
@@ -44,7 +44,7 @@ class Snapshot:
 
 def take(queue: Queue, group: str) -> Snapshot:
     depth = queue.depth()
-    created = any(each.name == group for each in queue.drive.run(listing.groups(queue.keys)))
+    created = any(each.name == group for each in queue.drive.run(browsing.groups(queue.keys)))
     now_ms = wall_clock()
     due_ms, oldest_ms = depth.next_due_ms, depth.oldest_entry_ms
     return Snapshot(
@@ -167,7 +167,7 @@ def consumers(
     """List who takes jobs from a queue, and who leads: promotes due jobs, fires repeats."""
     with server.queue(queue) as opened:
         keys, drive = opened.keys, opened.drive
-        found = [each for each in drive.run(listing.groups(keys)) if group in (None, each.name)]
+        found = [each for each in drive.run(browsing.groups(keys)) if group in (None, each.name)]
         members = drive.many([delivery.consumers(keys, each.name) for each in found])
         locks = [keys.promoter_lock, keys.scheduler_lock]
         leaders = drive.many([command("GET", lock, parse=as_is) for lock in locks])

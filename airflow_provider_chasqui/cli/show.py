@@ -125,6 +125,13 @@ def say(message: object, *, err: bool = False, style: str = "") -> None:
     console(err=err).print(Text(clean(message), style=style), soft_wrap=True)
 
 
+def also(*counts: tuple[int, str]) -> None:
+    """Print a line for each count that is not zero."""
+    for count, what in counts:
+        if count:
+            say(f"{count} {what}")
+
+
 def line_out(text: str, *, err: bool = False) -> None:
     """Write one line as it is, at once: never wrapped, for scripts and pipes."""
     stream = sys.stderr if err else sys.stdout

@@ -48,7 +48,7 @@ class Keys:
     | batch:B | hash | total, parts, created, source, sent:<part> |
     | batch:B:P:done, :dead | string | one bit a job of part P |
     | ship:B | hash | a Spark write of batch B between its commit and its last job |
-    | ship:B:stages | set | the lists of that write, and of those before it that did not commit |
+    | ship:B:stages | set | the lists of all writes of batch B, and marks of those given up |
     | ship:B:WRITE:PART.ATTEMPT | list | jobs that one task attempt has staged |
     | ship:B:ids | set | rows of batch B that were sent with delivery=dedup |
     | ship:B:report | hash | what a replay from Spark did |
@@ -147,6 +147,10 @@ class Keys:
 
     def ship_stage(self, batch: str, write: str, part: int, attempt: int) -> str:
         return f"{self.tag}:ship:{batch}:{write}:{part}.{attempt}"
+
+    def ship_aborted(self, batch: str, write: str) -> str:
+        """What stands among the stages of a ship once a write of it was given up."""
+        return f"{self.tag}:ship:{batch}:{write}:aborted"
 
     def ship_ids(self, batch: str) -> str:
         return f"{self.tag}:ship:{batch}:ids"

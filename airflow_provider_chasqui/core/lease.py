@@ -168,7 +168,7 @@ class Lease:
 
     @property
     def token(self) -> str:
-        return json.dumps(self.held, separators=(",", ":"), ensure_ascii=False)
+        return token_of(self.held)
 
     @property
     def version(self) -> int:
@@ -178,16 +178,20 @@ class Lease:
 
 def held(lease: Lease | str, queue: str) -> Held:
     """Return what a lease or a token says, or raise BadInput where it is none of this queue."""
-    if isinstance(lease, Lease):
-        found = lease.held
-    else:
-        try:
-            found = Held(*json.loads(lease))
-        except (TypeError, ValueError):
-            raise BadInput("this is not the token of a lease", queue=queue) from None
+    found = held_anywhere(lease, queue)
     if found.queue != queue:
         raise BadInput(f"this lease is of the queue {found.queue!r}", queue=queue)
     return found
+
+
+def held_anywhere(lease: Lease | str, queue: str) -> Held:
+    """Return what a lease or a token says, whichever queue it is of; `queue` is who asks."""
+    if isinstance(lease, Lease):
+        return lease.held
+    try:
+        return Held(*json.loads(lease))
+    except (TypeError, ValueError):
+        raise BadInput("this is not the token of a lease", queue=queue) from None
 
 
 def token_of(one: Held) -> str:

@@ -23,7 +23,7 @@ from airflow_provider_chasqui.core.ids import Ulids
 from airflow_provider_chasqui.core.job import Entry, Job, NewJob, Rejected
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import Held, Lease, LeaseConfig, held, token_of
-from airflow_provider_chasqui.core.op import Flow
+from airflow_provider_chasqui.core.op import Flow, Op
 from airflow_provider_chasqui.core.ops import adding, delayed, lease_admin, leases
 from airflow_provider_chasqui.core.ops.delivery import Burial, delivery
 from airflow_provider_chasqui.core.ops.leases import Taken
@@ -141,7 +141,10 @@ class LeasePlan:
         for one in taken.deliveries:
             grip = leases.held_of(self.keys, self.config, consumer, taken.fence, one)
             if isinstance(one, Rejected):
-                hopeless.append((grip, self._rejected(one, taken.now_ms)))
+                burial = Burial(
+                    one.id, one.raw, one.name, one.reason, one.detail, failed_at_ms=taken.now_ms
+                )
+                hopeless.append((grip, burial))
             elif self._worn_out(one, grip):
                 hopeless.append((grip, self._letter(one.job, one.id, grip.deliveries - 1, None)))
             else:
@@ -151,9 +154,9 @@ class LeasePlan:
                 )
         if hopeless:
             flags = yield leases.bury(self.keys, self.config, hopeless)
-            yield from self._tell_dead(
-                [pair for pair, did in zip(hopeless, flags, strict=True) if did]
-            )
+            for (grip, burial), did in zip(hopeless, flags, strict=True):
+                if did:
+                    yield from self._tell("dlq", [grip], burial.reason)
         return found
 
     def _worn_out(self, one: Entry, grip: Held) -> bool:
@@ -162,9 +165,6 @@ class LeasePlan:
         policy = one.job.retry
         own = None if self.config.exclusive or policy is None else policy.max_attempts
         return grip.deliveries > (self.config.max_deliveries if own is None else own)
-
-    def _rejected(self, one: Rejected, now_ms: int) -> Burial:
-        return Burial(one.id, one.raw, one.name, one.reason, one.detail, failed_at_ms=now_ms)
 
     def _letter(
         self, job: Job, entry_id: str, attempts: int, error: str | None, reason: str = ""
@@ -200,34 +200,34 @@ class LeasePlan:
         if as_retry and self.config.exclusive:
             raise BadInput("as_retry= is for shared mode: an exclusive entry keeps its place")
         if as_retry or far:
-            flags = yield from self._retry(given, grips, delay_ms)
+            run_at_ms = self.clock() + delay_ms
+            flags = yield from self._with_jobs(
+                given, grips, lambda pairs: leases.retry(self.keys, self.config, pairs, run_at_ms)
+            )
         else:
             flags = yield leases.nack(self.keys, self.config, grips, delay_ms)
         self._check(grips, flags, "handed back")
 
-    def _retry(
-        self, given: Sequence[AnyLease], grips: list[Held], delay_ms: int
+    def _with_jobs(
+        self,
+        given: Sequence[AnyLease],
+        grips: list[Held],
+        act: Callable[[list[tuple[Held, Job]]], Op[list[bool]]],
     ) -> Flow[list[bool]]:
-        jobs = yield from self._jobs(given, grips)
-        there = [(one, job) for one, job in zip(grips, jobs, strict=True) if job is not None]
-        flags = []
-        if there:
-            run_at_ms = self.clock() + delay_ms
-            flags = yield leases.retry(self.keys, self.config, there, run_at_ms)
-        did = {one: flag for (one, _), flag in zip(there, flags, strict=True)}
-        return [did.get(one, False) for one in grips]
-
-    def _jobs(self, given: Sequence[AnyLease], grips: list[Held]) -> Flow[list[Job | None]]:
-        """The jobs of leases; a token does not carry its job, so it is read from the stream."""
+        """Act on the leases whose jobs are there; says for each lease whether that was done."""
         jobs: list[Job | None] = []
         for lease, grip in zip(given, grips, strict=True):
-            if isinstance(lease, Lease):
-                jobs.append(lease.job)
-                continue
-            raw = yield leases.fields_of(self.keys, grip.id)
-            one = delivery(raw[0], 2**62) if raw else None
-            jobs.append(one.job if isinstance(one, Entry) else None)
-        return jobs
+            job = lease.job if isinstance(lease, Lease) else (yield from self._job(grip.id))
+            jobs.append(job)
+        pairs = [(grip, job) for grip, job in zip(grips, jobs, strict=True) if job is not None]
+        flags = iter((yield act(pairs)) if pairs else ())
+        return [job is not None and next(flags) for job in jobs]
+
+    def _job(self, entry_id: str) -> Flow[Job | None]:
+        """The job of an entry; a token does not carry its own."""
+        raw = yield leases.fields_of(self.keys, entry_id)
+        one = delivery(raw[0], 2**62) if raw else None
+        return one.job if isinstance(one, Entry) else None
 
     def extend(self, given: Sequence[AnyLease], time: timedelta | None) -> Flow[list[AnyLease]]:
         grips = self._grips(given)
@@ -242,17 +242,28 @@ class LeasePlan:
         ]
 
     def bury(self, given: Sequence[AnyLease], error: str | None) -> Flow[None]:
-        grips = self._grips(given)
-        jobs = yield from self._jobs(given, grips)
-        pairs = [
-            (one, self._letter(job, one.id, one.deliveries, error, "unrecoverable"))
-            for one, job in zip(grips, jobs, strict=True)
-            if job is not None
-        ]
-        flags = (yield leases.bury(self.keys, self.config, pairs)) if pairs else []
-        did = {one.id for (one, _), flag in zip(pairs, flags, strict=True) if flag}
-        yield from self._tell_dead([pair for pair in pairs if pair[0].id in did])
-        self._check(grips, [one.id in did for one in grips], "buried")
+        grips, reason = self._grips(given), "unrecoverable"
+        flags = yield from self._as_letters(leases.bury, given, grips, reason, error)
+        buried = [one for one, did in zip(grips, flags, strict=True) if did]
+        yield from self._tell("dlq", buried, reason)
+        self._check(grips, flags, "buried")
+
+    def _as_letters(
+        self,
+        op: Callable[[Keys, LeaseConfig, list[tuple[Held, Burial]]], Op[list[bool]]],
+        given: Sequence[AnyLease],
+        grips: list[Held],
+        reason: str,
+        error: str | None = None,
+    ) -> Flow[list[bool]]:
+        def act(pairs: list[tuple[Held, Job]]) -> Op[list[bool]]:
+            letters = [
+                (one, self._letter(job, one.id, one.deliveries, error, reason))
+                for one, job in pairs
+            ]
+            return op(self.keys, self.config, letters)
+
+        return self._with_jobs(given, grips, act)
 
     def block(self, given: Sequence[AnyLease]) -> Flow[None]:
         grips = self._grips(given)
@@ -261,15 +272,7 @@ class LeasePlan:
         if self.config.exclusive:
             flags = yield leases.block(self.keys, self.config, grips)
         else:
-            jobs = yield from self._jobs(given, grips)
-            pairs = [
-                (one, self._letter(job, one.id, one.deliveries, None, "blocked"))
-                for one, job in zip(grips, jobs, strict=True)
-                if job is not None
-            ]
-            moved = (yield leases.park(self.keys, self.config, pairs)) if pairs else []
-            did = {one.id for (one, _), flag in zip(pairs, moved, strict=True) if flag}
-            flags = [one.id in did for one in grips]
+            flags = yield from self._as_letters(leases.park, given, grips, "blocked")
         self._check(grips, flags, "blocked")
 
     def unblock(self, entry_id: str, grant: int) -> Flow[bool]:
@@ -282,11 +285,10 @@ class LeasePlan:
 
     def skip(self, entry_id: str) -> Flow[bool]:
         if self.config.exclusive:
-            raw = yield leases.fields_of(self.keys, entry_id)
-            one = delivery(raw[0], 2**62) if raw else None
-            if not isinstance(one, Entry):
+            job = yield from self._job(entry_id)
+            if job is None:
                 return False
-            burial = self._letter(one.job, entry_id, 0, None)
+            burial = self._letter(job, entry_id, 0, None)
             return bool((yield lease_admin.skip(self.keys, self.config, entry_id, burial)))
         found = yield lease_admin.aside(self.keys, entry_id)
         if not found or found.job is None:
@@ -327,7 +329,3 @@ class LeasePlan:
         # It is done: an event that cannot be written must not look like a failure.
         with suppress(ChasquiError):
             yield adding.emit(self.keys, told)
-
-    def _tell_dead(self, pairs: Sequence[tuple[Held, Burial]]) -> Flow[None]:
-        for grip, burial in pairs:
-            yield from self._tell("dlq", [grip], burial.reason)

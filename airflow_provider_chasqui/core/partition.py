@@ -115,6 +115,3 @@ class Share:
             for partition in self.assigned.drain
             if all(end <= now_ms for end in list(self._in_hand.get(partition, {}).values()))
         ]
-
-    def in_hand(self) -> int:
-        return sum(map(len, self._in_hand.values()))

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Literal
 
 from airflow_provider_chasqui.core.errors import BadInput
 
@@ -123,15 +122,3 @@ def _grown(delay_ms: int, multiplier: float, retry: int, cap: int) -> int:
     except OverflowError:
         return cap
     return 0 if math.isnan(grown) or grown < 0 else int(min(grown, cap))
-
-
-DecisionKind = Literal["run", "retry", "bury"]
-
-
-def runs_left(max_attempts: int, attempt: int, crashes: int) -> int:
-    """Return how many runs are left to an entry, this one included.
-
-    `attempt` counts finished runs before this one, `crashes` deliveries of this entry that never
-    ended; both are runs that were started, so both are taken from one budget.
-    """
-    return max_attempts - attempt - crashes

@@ -14,8 +14,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.core.op import Op, command
-from airflow_provider_chasqui.core.ops import listing
+from airflow_provider_chasqui.core.ops import browsing
 from airflow_provider_chasqui.demo.site import Site
 from airflow_provider_chasqui.queue import Queue
 
@@ -62,12 +61,12 @@ class Telling:
         self._now = Spinner("dots", style="cyan")
         self._told: set[str] = set()
         self._deferred: set[str] = set()
-        self._run = ""
+        self._run_id = ""
         self._batch: str | None = None
 
     def run(self) -> Told:
         """Run the DAG; returns what came of it."""
-        self._run = self._site.trigger(DAG)
+        self._run_id = self._site.trigger(DAG)
         self._follow()
         first, second = self._xcom("first_round"), self._xcom("second_round")
         return Told(self._xcom("ship")["total"], first["done"], self._xcom("repair"), second)
@@ -75,20 +74,27 @@ class Telling:
     def ship_again(self) -> int:
         """Clear the task that shipped and let it run anew; returns how many jobs that added."""
         with Queue(QUEUE, self._site.server.url) as queue:
-            before = queue.drive.run(_entries_added(queue))
+            before = self._added(queue)
             began = time.monotonic()
             self._now.update(text=Text(f" {'ship':<13}is cleared: does it ship a second time?"))
-            dag, _, run_id = self._run.removeprefix("dags/").partition("/dagRuns/")
             self._site.api(
-                "POST", f"dags/{dag}/clearTaskInstances", task_ids=["ship"], dag_run_id=run_id,
-                dry_run=False, only_failed=False, include_downstream=False,
+                "POST", f"dags/{DAG}/clearTaskInstances", task_ids=["ship"],
+                dag_run_id=self._run_id, dry_run=False, only_failed=False, include_downstream=False,
             )  # fmt: skip
             self._follow()
-            added = queue.drive.run(_entries_added(queue)) - before
+            added = self._added(queue) - before
         tries = self._tasks()["ship"]["try_number"]
         what = f"cleared and run again, its try {tries}: {added} jobs added"
         tick(self._console, "ship", what, time.monotonic() - began)
         return added
+
+    def _added(self, queue: Queue) -> int:
+        """How many entries the queue ever had."""
+        return queue.drive.run(browsing.entries_added(queue.keys.stream)) or 0
+
+    @property
+    def _run(self) -> str:
+        return f"dags/{DAG}/dagRuns/{self._run_id}"
 
     def _follow(self) -> None:
         """Show what happens until the run has ended; raise if it failed."""
@@ -138,7 +144,7 @@ class Telling:
     def _measure(self, queue: Queue) -> None:
         """Ask the server how far the batch is: what any sensor or page would ask."""
         if self._batch is None:
-            self._batch = next(iter(queue.drive.flow(listing.batch_ids(queue.keys, 1))), None)
+            self._batch = next(iter(queue.drive.flow(browsing.batch_ids(queue.keys, 1))), None)
         if self._batch is not None:
             found = queue.batch(self._batch)
             self._bars.update(
@@ -157,18 +163,6 @@ class Telling:
         errors = [error for line in lines for error in line.get("error_detail") or ()]
         said += [f"{error['exc_type']}: {error['exc_value']}" for error in errors]
         return "\n".join(said)
-
-
-def _entries_added(queue: Queue) -> Op[int]:
-    """How many entries a queue ever had."""
-
-    def parse(reply: Any) -> int:
-        pairs = (
-            dict(zip(reply[::2], reply[1::2], strict=True)) if isinstance(reply, list) else reply
-        )
-        return int(pairs[b"entries-added"])
-
-    return command("XINFO", "STREAM", queue.keys.stream, parse=parse)
 
 
 def _seconds(task: Task) -> float:

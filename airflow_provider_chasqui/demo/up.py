@@ -23,13 +23,9 @@ from rich.console import Console
 from rich.panel import Panel
 
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.demo.site import (
-    END_SECONDS,
-    USER,
-    Site,
-    free_port,
-    interruptible,
-)
+from airflow_provider_chasqui.demo.local import USER
+from airflow_provider_chasqui.demo.site import Site, interruptible
+from airflow_provider_chasqui.embedded import free_port
 
 HOME = Path(__file__).parents[2] / ".cache" / "up"
 QUEUES = ("deliveries", "emails", "thumbnails", "rows", "embeddings", "letters")
@@ -103,7 +99,7 @@ def down(console: Console, home: Path) -> int:
         for how in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.kill(owner, how)
-            deadline = time.monotonic() + 2 * END_SECONDS
+            deadline = time.monotonic() + 2 * Site.patience
             while _owner(home) == owner:
                 if time.monotonic() > deadline:
                     break
@@ -124,7 +120,8 @@ def serve(home: Path, port: int | None) -> int:
             site.start_server()
             site.start_worker(*QUEUES, options=("--store-results",))
             site.start_airflow(lambda what: _say(home, does=f"Airflow {what}"))
-            _say(home, url=site.url, user=USER, password=site.password, redis=site.server.url)
+            password = site.password_of(USER)
+            _say(home, url=site.url, user=USER, password=password, redis=site.server.url)
             while True:
                 site.check()
                 time.sleep(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -12,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_chasqui.core.errors import BadInput, ChasquiError
-from airflow_provider_chasqui.core.lease import Held, Lease, held
+from airflow_provider_chasqui.core.lease import Lease, held, held_anywhere
 from airflow_provider_chasqui.core.lease_plan import AnyLease
 from airflow_provider_chasqui.core.partition import Share, beat, leave
 from airflow_provider_chasqui.core.policy import to_ms
@@ -30,19 +29,12 @@ def _by_partition(name: str, leases: Iterable[AnyLease]) -> dict[int, list[AnyLe
     """Sort leases by the partition that they are of."""
     sorted_out: dict[int, list[AnyLease]] = {}
     for lease in leases:
-        queue = lease.held.queue if isinstance(lease, Lease) else _queue_of(lease)
+        queue = held_anywhere(lease, name).queue
         base, _, number = queue.rpartition("#")
         if base != name or not number.isdecimal():
             raise BadInput(f"this lease is of the queue {queue!r}", queue=name)
         sorted_out.setdefault(int(number), []).append(lease)
     return sorted_out
-
-
-def _queue_of(token: str) -> str:
-    try:
-        return Held(*json.loads(token)).queue
-    except (TypeError, ValueError):
-        raise BadInput("this is not the token of a lease") from None
 
 
 class PartitionConsumer:

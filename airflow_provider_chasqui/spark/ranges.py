@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_chasqui.core import replies
 from airflow_provider_chasqui.core.op import Flow, Op, as_is, command
 
 PAGE = 1000
@@ -24,12 +25,7 @@ def page(key: str, start: str, end: str, count: int = PAGE) -> Op[list[Any]]:
 
 def last_id(key: str) -> Op[str]:
     """The id that the stream has reached; "0-0" if there is none."""
-    return command("XINFO", "STREAM", key, parse=_last, absent=lambda: "0-0")
-
-
-def _last(reply: Any) -> str:
-    info = {reply[i]: reply[i + 1] for i in range(0, len(reply), 2)}
-    return str(info[b"last-generated-id"].decode())
+    return command("XINFO", "STREAM", key, parse=replies.last_id, absent=lambda: "0-0")
 
 
 def cut(key: str, start: Id, end: Id, parts: int) -> Flow[list[tuple[str, str]]]:

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from airflow_provider_chasqui.core.batch import job_id, set_bits
 from airflow_provider_chasqui.core.errors import UnknownBatch
 from airflow_provider_chasqui.core.op import as_int, as_is, command
-from airflow_provider_chasqui.core.ops import batches
+from airflow_provider_chasqui.core.ops import batches, delayed
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.spark import ranges
 from airflow_provider_chasqui.spark.connection import open_queue
@@ -157,10 +157,10 @@ def _due_pages(queue: Queue, piece: DueRange) -> Iterator[list[Any]]:
     while True:
         limit = ("LIMIT", start, PAGE, "WITHSCORES")
         head = ("ZRANGE", queue.keys.delayed, piece.low, piece.high, "BYSCORE")
-        flat = queue.drive.run(command(*head, *limit, parse=as_is))
-        if not flat:
+        members = queue.drive.run(command(*head, *limit, parse=delayed.scored))
+        if not members:
             return
-        yield [(flat[i], int(float(flat[i + 1]))) for i in range(0, len(flat), 2)]
+        yield members
         start += PAGE
 
 

@@ -49,7 +49,7 @@ class ShipStreamWriter(DataSourceStreamArrowWriter):
                 raise BadInput(
                     f"the tasks of batch {batchId} worked on {ship!r}; nothing is visible"
                 )
-            self._sender.commit(ship, write, messages, anew=False)
+            self._sender.commit(ship, write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for ship, write in self._named(messages):

@@ -14,9 +14,9 @@ from pyspark.sql.types import StructType
 from airflow_provider_chasqui.core.batch import place_of
 from airflow_provider_chasqui.core.codec import decode_member
 from airflow_provider_chasqui.core.errors import BadInput, ChasquiError, DecodeError
-from airflow_provider_chasqui.core.event import parse_event
 from airflow_provider_chasqui.core.job import Job, Rejected
 from airflow_provider_chasqui.core.ops import delivery, letters
+from airflow_provider_chasqui.core.replies import event
 from airflow_provider_chasqui.spark.arrow import arrow_schema
 from airflow_provider_chasqui.spark.fitting import fitting
 from airflow_provider_chasqui.spark.options import ReadOptions
@@ -115,8 +115,7 @@ class Table:
         return (_micros(due_ms), *_columns(job)), job.body, job.body
 
     def _event(self, raw: Any) -> Made:
-        fields = [field.decode("utf-8", "replace") for field in raw[1]]
-        each = parse_event(raw[0].decode(), dict(zip(fields[::2], fields[1::2], strict=False)))
+        each = event(raw)
         row = (
             each.entry_id, _micros(each.ts_ms), each.name, each.job_id or None,
             each.job_name or None, each.attempt, each.duration_us, each.backoff_ms, each.delay_ms,

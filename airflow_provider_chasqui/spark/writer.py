@@ -53,6 +53,7 @@ class Sender:
         self._target = target
         self.options = options
         self._names = names
+        self.anew = options.on_existing == "reship"
         self.ship_options = ShipOptions(
             options.delay_ms,
             options.run_at is not None,
@@ -99,22 +100,26 @@ class Sender:
         )
 
     def _stage(self, queue: Queue, sent: Sent, batches: Iterator[Any]) -> Sent:
-        found = queue.drive.flow(ships.state(queue.keys, sent.ship))
-        if found.state == "publishing" or self._is_over(found):
+        if self._is_settled(queue, sent.ship):
             return replace(sent, key="")
-        ttl_ms = self.options.stage_ttl_ms
         for frames in self._items(sent, batches):
             calls = list(frames.cut(_CALL_ROWS, _CALL_BYTES))
             if not sent.rows:
-                rows, items = calls.pop(0)
-                opening = ships.open_stage(queue.keys, sent.ship, sent.key, items, ttl_ms)
-                sent.rows = rows
-                if queue.drive.many(opening)[2] != rows:
+                sent.rows, items = calls.pop(0)
+                if self._open(queue, sent, items) != sent.rows:
                     return self._lost(queue, sent)
             if not self._fill(queue, sent, calls):
                 return self._lost(queue, sent)
             sent.size += frames.size
         return sent if sent.rows else replace(sent, key="")
+
+    def _open(self, queue: Queue, sent: Sent, items: Packed) -> int:
+        return queue.drive.run(
+            ships.open_stage(
+                queue.keys, sent.ship, sent.write, sent.key, items, self.options.stage_ttl_ms,
+                anew=self.anew,
+            )
+        )  # fmt: skip
 
     def _fill(self, queue: Queue, sent: Sent, calls: Sequence[tuple[int, Packed]]) -> bool:
         for start in range(0, len(calls), _WINDOW):
@@ -128,16 +133,18 @@ class Sender:
                     return False
         return True
 
-    def _is_over(self, found: ShipState) -> bool:
-        return found.state == "done" and self.options.on_existing != "reship"
+    def _is_settled(self, queue: Queue, ship: str) -> bool:
+        """Whether a write has won, so that this one has nothing to add."""
+        found = queue.drive.flow(ships.state(queue.keys, ship))
+        return found.state == "publishing" or (found.state == "done" and not self.anew)
 
     def _lost(self, queue: Queue, sent: Sent) -> Sent:
         """The stage is not as long as what was sent: swept by the write that won, or damaged."""
-        if queue.drive.flow(ships.state(queue.keys, sent.ship)).committed:
+        if self._is_settled(queue, sent.ship):
             return replace(sent, key="", rows=0)
         raise StageLost(
-            f"the stage {sent.key!r} does not hold what was sent (a connection broke, or the "
-            "server lost data); Spark runs this task again"
+            f"the stage {sent.key!r} does not hold what was sent (the write was given up, a "
+            "connection broke, or the server lost data); Spark runs this task again if it is needed"
         )
 
     def _direct(self, queue: Queue, sent: Sent, batches: Iterator[Any]) -> Sent:
@@ -165,7 +172,7 @@ class Sender:
             sent.rows += len(frames)
         return sent
 
-    def commit(self, ship: str, write: str, messages: Sequence[Any], *, anew: bool) -> ShipState:
+    def commit(self, ship: str, write: str, messages: Sequence[Any]) -> ShipState:
         """Make what the tasks have sent one batch; whoever has committed this ship before, wins."""
         sent = [message for message in messages if message is not None]
         with self.queue() as queue:
@@ -173,16 +180,17 @@ class Sender:
                 return self._seal(queue, ship, sent)
             stages = [Stage(each.part, each.key, each.rows, each.size) for each in sent if each.key]
             found = queue.drive.flow(ships.state(queue.keys, ship))
-            if found.state == "new" or (found.state == "done" and anew):
+            if found.state == "new" or (found.state == "done" and self.anew):
                 found = queue.drive.flow(
                     ships.begin(
-                        queue.keys, ship, write, stages, self.ship_options, clock_ms(), anew=anew
+                        queue.keys, ship, write, stages, self.ship_options, clock_ms(),
+                        anew=self.anew,
                     )
-                )
+                )  # fmt: skip
             if found.state == "publishing":
                 found = queue.drive.flow(ships.publish(queue.keys, ship))
             if found.write != write:
-                queue.drive.flow(ships.abort(queue.keys, ship, write))
+                queue.drive.flow(ships.drop(queue.keys, ship, write))
             return found
 
     def _seal(self, queue: Queue, ship: str, sent: Sequence[Sent]) -> ShipState:
@@ -193,10 +201,11 @@ class Sender:
         return ShipState("done", queue.drive.run(sealing))
 
     def abort(self, ship: str, write: str) -> None:
-        """Drop what was staged, unless it is promised already: then it will be carried on."""
+        """Give the write up, unless it is promised already: then it will be carried on."""
         if self.options.delivery == "staged":
             with self.queue() as queue:
-                queue.drive.flow(ships.abort(queue.keys, ship, write))
+                ttl_ms = self.options.stage_ttl_ms
+                queue.drive.flow(ships.abort(queue.keys, ship, write, ttl_ms))
 
 
 def check_schema(options: WriteOptions, schema: StructType) -> None:
@@ -212,7 +221,6 @@ class ShipWriter(DataSourceArrowWriter):
         check_schema(options, schema)
         self._write = uuid.uuid4().hex[:12]
         self._ship = options.ship or f"spark-{self._write}"
-        self._anew = options.on_existing == "reship"
         self._over = self._look()
 
     def _look(self) -> bool:
@@ -231,7 +239,7 @@ class ShipWriter(DataSourceArrowWriter):
                 "another shipId, or onExisting=skip or reship",
                 queue=options.queue,
             )
-        return found.state == "done" and not self._anew
+        return found.state == "done" and not self._sender.anew
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         if self._over:
@@ -240,7 +248,8 @@ class ShipWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if not self._over:
-            self._sender.commit(self._ship, self._write, messages, anew=self._anew)
+            self._sender.commit(self._ship, self._write, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sender.abort(self._ship, self._write)
+        if not self._over:
+            self._sender.abort(self._ship, self._write)

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.plugins.site import PageSite
-from tests.system.airflow_site import until
+from tests.waiting import until
 
 SECONDS = 60.0
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from airflow_provider_chasqui.core.policy import RetryDefaults
 from airflow_provider_chasqui.queue import Queue
 from tests.browser.reader import Reader
 from tests.plugins.site import World
-from tests.plugins.story import bury, watch, worker
+from tests.plugins.story import bury, watch
+from tests.workers import working
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -92,7 +93,7 @@ def test_a_batch_finishes_before_the_readers_eyes(
             raise ValueError("no")
 
     retry = RetryDefaults(max_attempts=1)
-    with worker(the_world.url("native"), queue.name, handle, retry=retry, concurrency=2):
+    with working(the_world.url("native"), queue.name, handle, retry=retry, concurrency=2):
         reader.wait(
             lambda: reader.attribute('[role="progressbar"]', "aria-valuenow") == "30",
             "the full bar",

@@ -19,7 +19,8 @@ from airflow_provider_chasqui.core.policy import RetryDefaults
 from airflow_provider_chasqui.queue import Queue
 from tests.browser.reader import Reader
 from tests.plugins.site import World
-from tests.plugins.story import bury, worker
+from tests.plugins.story import bury
+from tests.workers import working
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400), pytest.mark.xdist_group("airflow")]
 
@@ -81,7 +82,7 @@ def scene(the_world: World) -> Iterator[str]:
                 raise RuntimeError("SMTP 550: mailbox unavailable")
 
         retry = RetryDefaults(max_attempts=1)
-        with worker(url, "emails", handle, concurrency=4, retry=retry):
+        with working(url, "emails", handle, concurrency=4, retry=retry):
             yield "emails"
 
 

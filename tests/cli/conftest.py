@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.cli.front import run
-from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 
 COMMAND = [sys.executable, "-m", "airflow_provider_chasqui.cli"]
@@ -95,12 +94,6 @@ def make_front(
         return Answer(code, *capfd.readouterr())
 
     return call
-
-
-@pytest.fixture
-def queue(server: Server, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, server.url, dialect=server.dialect) as opened:
-        yield opened
 
 
 HANDLERS = """

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_chasqui.cli.front import run
 from airflow_provider_chasqui.cli.masking import mask
+from airflow_provider_chasqui.embedded import free_port
 from tests.cli.conftest import COMMAND, Answer, Shell, environment, make_front
 from tests.conftest import Server
-from tests.servers import Certificates, RedisServer, free_port, valkey_binary
+from tests.servers import Certificates, RedisServer, valkey_binary
 
 Front = Callable[..., Answer]
 

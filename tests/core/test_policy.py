@@ -15,7 +15,6 @@ from airflow_provider_chasqui.core.policy import (
     Backoff,
     RetryDefaults,
     RetryPolicy,
-    runs_left,
     to_ms,
 )
 
@@ -78,13 +77,6 @@ def test_whatever_a_job_wishes_the_wait_is_a_time(backoff, retry, draw):
         cap = WORKER.max_delay_ms if backoff.max_delay_ms is None else backoff.max_delay_ms
         jitter = WORKER.jitter_ms if backoff.jitter_ms is None else backoff.jitter_ms
         assert wait <= max(cap, jitter)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "crashes", "left"), [(0, 0, 3), (1, 0, 2), (0, 2, 1), (1, 2, 0)]
-)
-def test_crashes_and_failures_are_taken_from_one_budget(attempt, crashes, left):
-    assert runs_left(3, attempt, crashes) == left
 
 
 def test_the_jobs_wish_about_attempts_comes_first():

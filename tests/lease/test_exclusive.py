@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,11 @@ from airflow_provider_chasqui.core.op import as_is, command
 from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue, celeriant_code
 from airflow_provider_chasqui.queue import Queue
-from tests.lease.conftest import LONG, MS, until
+from tests.conftest import ONE_OF_EACH
+from tests.lease.conftest import LONG, MS, Leasing
+from tests.waiting import until
 
-Leasing = Callable[..., LeaseQueue]
 ROOT = Path(__file__).parents[2]
-# For tests that start processes of their own.
-ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 ORDERED = {"mode": "exclusive", "ordered": True, "poison": "block"}
 
 

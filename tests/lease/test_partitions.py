@@ -18,7 +18,8 @@ from airflow_provider_chasqui.core.errors import BadInput, BadLeaseConfig, Queue
 from airflow_provider_chasqui.core.op import as_is, command
 from airflow_provider_chasqui.core.partition import Assigned, Share, partition_of
 from airflow_provider_chasqui.lease import AsyncPartitionedQueue, LeaseConfig, PartitionedQueue
-from tests.lease.conftest import LONG, MS, until
+from tests.lease.conftest import LONG, MS
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 QUICK = timedelta(milliseconds=300)

@@ -14,8 +14,9 @@ import pytest
 from airflow_provider_chasqui.core.errors import BadLeaseConfig, LeaseLost
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 from airflow_provider_chasqui.queue import Queue
-from tests.lease.conftest import LONG, MS, until
+from tests.lease.conftest import LONG, MS
 from tests.rsmq.conftest import chasquimq_python, stock_worker
+from tests.waiting import until
 
 __all__ = ["chasquimq_python", "stock_worker"]
 

@@ -24,7 +24,6 @@ from airflow_provider_chasqui.store.connect import Link
 from airflow_provider_chasqui.store.target import Target
 from tests.cli.conftest import Worker, start_worker, wait_for
 from tests.conftest import Server
-from tests.raw import plain_client
 from tests.servers import RedisServer, valkey_binary
 
 __all__ = ["start_worker"]  # the fixture
@@ -61,18 +60,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     binary = request.getfixturevalue("redis86_binary") if native else valkey_binary()
     with RedisServer.start(binary) as process:
         yield Server(process.url, request.param)
-
-
-@pytest.fixture
-def queue(server: Server, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, server.url, dialect=server.dialect) as opened:
-        yield opened
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Any]:
-    with plain_client(server.url) as client:
-        yield client
 
 
 class Gauge(threading.Thread):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
-import signal
 import subprocess
 import sys
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
+from tests.provider.conftest import connection_json
 from tests.servers import RedisServer, valkey_binary
-from tests.system.airflow_site import START_SECONDS, AirflowSite, until
+from tests.system.airflow_site import AirflowSite
 from tools.redis_server import REDIS8, find
 
 ROLES = {"ada": "admin", "olga": "op", "vera": "viewer"}
@@ -35,32 +34,16 @@ class PageSite(AirflowSite):
         self._tokens: dict[str, str] = {}
         atexit.register(self.close)
 
-    def start(self) -> PageSite:
+    def start(self) -> Self:
         """Make the database, start the API server, and return when it answers."""
         self.run("db", "migrate")
         self.launch("api-server")
-        until(self._answers, START_SECONDS, "an API server that answers")
+        self.await_api()
         return self
-
-    def _answers(self) -> bool:
-        process = self._processes["api-server"]
-        if process.poll() is not None:
-            raise AssertionError(f"it ended:\n{self.log('api-server').read_text()[-4000:]}")
-        try:
-            return httpx.get(f"{self.url}/api/v2/version", timeout=5).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    def password_of(self, user: str) -> str:
-        file = self.home / "simple_auth_manager_passwords.json.generated"
-        return str(json.loads(file.read_text())[user])
 
     def token(self, user: str) -> str:
         if user not in self._tokens:
-            body = {"username": user, "password": self.password_of(user)}
-            answer = httpx.post(f"{self.url}/auth/token", json=body, timeout=30)
-            answer.raise_for_status()
-            self._tokens[user] = answer.json()["access_token"]
+            self._tokens[user] = super().token(user)
         return self._tokens[user]
 
     def client(self, user: str | None = None) -> httpx.Client:
@@ -72,24 +55,15 @@ class PageSite(AirflowSite):
         """Run Python with the settings of this site and return the JSON that it prints last."""
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env=self._env, cwd=self.home, capture_output=True, text=True, timeout=120, check=False,
+            env=self.environment(), cwd=self.home,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
     def close(self) -> None:
         atexit.unregister(self.close)
-        for process in self._processes.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
         super().close()
-
-
-def connection(url: str, **extra: Any) -> str:
-    """A server as an Airflow connection, as an environment variable holds it."""
-    host, _, port = url.removeprefix("redis://").partition("/")[0].partition(":")
-    fields = {"conn_type": "chasqui", "host": host, "port": int(port), "extra": extra}
-    return json.dumps(fields)
 
 
 class World:
@@ -105,7 +79,9 @@ class World:
             "portable": RedisServer.start(portable),
             "spare": RedisServer.start(portable),
         }
-        connections = {name: connection(server.url) for name, server in self.servers.items()}
+        connections = {
+            name: connection_json(server.url, "auto") for name, server in self.servers.items()
+        }
         connections["elsewhere"] = json.dumps({"conn_type": "http", "host": "127.0.0.1"})
         self.site = PageSite(connections, mask_fields="password, api_key").start()
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.core.ops.delivery import Burial
-from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
 from tests.plugins.site import PageSite
 
 _CHUNK = 500
@@ -64,30 +59,6 @@ def bury(
             for each, job in zip(raw, added, strict=True)
         ]
         assert all(queue.drive.run(delivery.bury(queue.keys, group, burials)))
-
-
-@contextmanager
-def worker(url: str, queue_name: str, handler: Callable[..., Any], **config: Any) -> Iterator[None]:
-    """A real worker in a thread and an event loop of its own."""
-    started = threading.Event()
-    parts: dict[str, Any] = {}
-
-    async def run() -> None:
-        async with AsyncQueue(queue_name, url) as queue:
-            consumer = Consumer(queue, handler, ConsumerConfig(**{"block_ms": 200} | config))
-            parts.update(consumer=consumer)
-            started.set()
-            await consumer.run()
-
-    thread = threading.Thread(target=asyncio.run, args=(run(),))
-    thread.start()
-    assert started.wait(10)
-    try:
-        yield
-    finally:
-        parts["consumer"].stop()
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def watch(site: PageSite, queue_name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_chasqui.queue import Queue
 from tests.plugins.site import PageSite, World
-from tests.system.airflow_site import until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 

@@ -58,6 +58,21 @@ def test_waiting_and_running_can_be_seen_apart(queue: Queue) -> None:
     assert [row.job.id for row in running.rows if row.job] == ids[:2]
 
 
+def test_what_is_held_is_shown_also_where_its_entry_was_deleted(queue: Queue) -> None:
+    queue.add_many({"payload": n} for n in range(3))
+    queue.drive.run(delivery.make_group(queue.keys, "default"))
+    raw = queue.drive.run(delivery.read(queue.keys, "default", "ada", 3, 0, 60_000))
+    queue.drive.run(command("XDEL", queue.keys.stream, raw[1][0], parse=as_int))
+
+    first = queue.drive.flow(browsing.running_page(queue.keys, "default", None, 2))
+    rest = queue.drive.flow(browsing.running_page(queue.keys, "default", first.after, 2))
+
+    rows = [*first.rows, *rest.rows]
+    assert [row.entry_id for row in rows] == [each[0].decode() for each in raw]
+    assert [row.job is None for row in rows] == [False, True, False]
+    assert {row.consumer for row in rows} == {"ada"}
+
+
 def test_flows_side_by_side_share_their_round_trips(queue: Queue) -> None:
     trips: list[int] = []
 

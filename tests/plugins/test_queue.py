@@ -12,8 +12,9 @@ from airflow_provider_chasqui.core.schedule import Cron
 from airflow_provider_chasqui.queue import Queue
 from tests.plugins.conftest import Ask
 from tests.plugins.site import PageSite, World
-from tests.plugins.story import bury, worker
-from tests.system.airflow_site import until
+from tests.plugins.story import bury
+from tests.waiting import until
+from tests.workers import working
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -49,7 +50,7 @@ def test_a_batch_moves_on_and_its_job_has_a_timeline(
         return {"twice": job.payload["n"] * 2}
 
     retry = RetryDefaults(max_attempts=1)
-    with worker(the_world.url(where), queue.name, handle, retry=retry, store_results=True):
+    with working(the_world.url(where), queue.name, handle, retry=retry, store_results=True):
         until(lambda: look("/batches/b-1")["finished"], 30, "the end of the batch")
     after = look("/batches/b-1")
     assert (before["done"], before["dead"], before["total"]) == (0, 0, 20)
@@ -82,7 +83,7 @@ def test_lists_of_a_queue(the_world: World, queue: Queue, where: str, look: Ask)
     [repeat] = look("/repeats")["repeats"]
     assert (repeat["key"], repeat["schedule"]) == ("k", "0 6 * * * (Europe/Berlin)")
 
-    with worker(the_world.url(where), queue.name, lambda job: None, consumer_id="ada-1"):
+    with working(the_world.url(where), queue.name, lambda job: None, consumer_id="ada-1"):
         names = until(
             lambda: [c["name"] for g in look("/consumers")["groups"] for c in g["consumers"]],
             20,

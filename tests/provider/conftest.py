@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.core.config import PromoterConfig
+from airflow_provider_chasqui.queue import Queue
+from tests import workers
 from tests.conftest import Server
 
 HERE = Path(__file__).parent
-Work = Callable[..., AbstractContextManager[None]]
 
 
 def connection_json(url: str, dialect: str, **extra: Any) -> str:
@@ -46,33 +44,12 @@ def queue(connected: Server, queue_name: str) -> Iterator[Queue]:
         yield queue
 
 
-@contextmanager
 def working(
     server: Server, queue_name: str, handler: Callable[..., Any], **config: Any
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """A real worker, in a thread and an event loop of its own."""
-    from airflow_provider_chasqui.engine.consumer import Consumer
-
-    started = threading.Event()
-    parts: dict[str, Any] = {}
-    options = {"promoter": PromoterConfig(poll_ms=20), "scheduler": None, "block_ms": 200} | config
-
-    async def run() -> None:
-        async with AsyncQueue(queue_name, server.url, dialect=server.dialect) as queue:
-            consumer = Consumer(queue, handler, ConsumerConfig(**options))
-            parts.update(consumer=consumer, loop=asyncio.get_running_loop())
-            started.set()
-            await consumer.run()
-
-    thread = threading.Thread(target=asyncio.run, args=(run(),))
-    thread.start()
-    assert started.wait(10)
-    try:
-        yield
-    finally:
-        parts["loop"].call_soon_threadsafe(parts["consumer"].stop)
-        thread.join(20)
-        assert not thread.is_alive()
+    options = {"promoter": PromoterConfig(poll_ms=20), "scheduler": None} | config
+    return workers.working(server.url, queue_name, handler, dialect=server.dialect, **options)
 
 
 @pytest.fixture(scope="session")

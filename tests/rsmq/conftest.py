@@ -17,6 +17,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from airflow_provider_chasqui.rsmq.client import RsmqClient
+from tests.conftest import Server
+
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".cache" / "peers"
 HERE = Path(__file__).parent / "peers"
@@ -128,6 +131,14 @@ def npm_rsmq(npm_rsmq_folder: Path, namespace: str) -> Iterator[Callable[..., Pe
     yield start
     for peer in peers:
         peer.close()
+
+
+@pytest.fixture
+def rsmq(server: Server, namespace: str) -> Iterator[RsmqClient]:
+    """Our client, with the queue `q`."""
+    with RsmqClient(server.url, namespace=namespace) as client:
+        client.create_queue("q")
+        yield client
 
 
 @pytest.fixture

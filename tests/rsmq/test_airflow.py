@@ -16,13 +16,12 @@ from airflow_provider_chasqui.hooks.rsmq import RsmqHook
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.rsmq.client import RsmqClient
 from airflow_provider_chasqui.triggers.rsmq import RsmqMessageTrigger
-from tests.conftest import Server
+from tests.conftest import ONE_OF_EACH, Server
 from tests.provider.conftest import Dags, airflow_db, connect, dags
 
 __all__ = ["airflow_db", "dags"]
 
 pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(180)]
-ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 
 
 @pytest.fixture

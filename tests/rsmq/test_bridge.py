@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,23 +20,9 @@ from airflow_provider_chasqui.rsmq import bridge
 from airflow_provider_chasqui.rsmq.bridge import drain, same_server
 from airflow_provider_chasqui.rsmq.client import RsmqClient
 from airflow_provider_chasqui.store.target import from_url
+from tests.conftest import ONE_OF_EACH
 
 ROOT = Path(__file__).parents[2]
-# For tests that start processes of their own.
-ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
-
-
-@pytest.fixture
-def rsmq(server: Any, namespace: str) -> Iterator[RsmqClient]:
-    with RsmqClient(server.url, namespace=namespace) as client:
-        client.create_queue("q")
-        yield client
-
-
-@pytest.fixture
-def queue(server: Any, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        yield queue
 
 
 def jobs(queue: Queue) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 from collections.abc import Iterator
 from datetime import timedelta
@@ -70,17 +69,6 @@ async def test_the_awaiting_client_does_the_same(server: Any, namespace: str) ->
         assert (await client.get_queue_attributes("q")).totalrecv == 1
         with pytest.raises(RsmqQueueNotFound):
             await client.pop_message("nope")
-
-
-def test_both_colours_have_the_same_verbs() -> None:
-    def verbs(kind: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(member).parameters)
-            for name, member in vars(kind).items()
-            if callable(member) and not name.startswith("_")
-        }
-
-    assert verbs(RsmqClient) == verbs(AsyncRsmqClient)
 
 
 def test_a_call_whose_answer_was_lost_may_be_sent_again(rsmq: RsmqClient) -> None:

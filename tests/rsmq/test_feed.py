@@ -20,19 +20,6 @@ from airflow_provider_chasqui.rsmq.client import RsmqClient
 
 
 @pytest.fixture
-def rsmq(server: Any, namespace: str) -> Iterator[RsmqClient]:
-    with RsmqClient(server.url, namespace=namespace) as client:
-        client.create_queue("q")
-        yield client
-
-
-@pytest.fixture
-def queue(server: Any, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        yield queue
-
-
-@pytest.fixture
 def leases(server: Any, queue_name: str) -> Iterator[LeaseQueue]:
     with LeaseQueue(queue_name, server.url, dialect=server.dialect) as leases:
         yield leases

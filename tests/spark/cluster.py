@@ -9,13 +9,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 
 import pyspark
 
+from airflow_provider_chasqui.embedded import free_port
 from airflow_provider_chasqui.spark.java import java_home
 from airflow_provider_chasqui.spark.packaging import build_zip
-from tests.servers import _die_with_parent, free_port
+from tests.servers import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -65,12 +65,7 @@ class Cluster:
             self._await(f"worker-{name}", "Successfully registered with master")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
@@ -107,7 +102,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         self._processes.append(process)
 

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.embedded import free_port
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.spark import connection
 from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions
 from airflow_provider_chasqui.store.target import Target, Tls, from_url
 from tests.provider.conftest import connection_json
-from tests.servers import RedisServer, free_port
+from tests.servers import RedisServer
 from tests.spark.test_operators import HERE, airflow, dag_file
 
 __all__ = ["airflow", "dag_file"]

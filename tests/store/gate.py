@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 
 
 class Gate:
@@ -59,12 +58,7 @@ class Gate:
     def __enter__(self) -> Gate:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.close()
         self.cut()
 

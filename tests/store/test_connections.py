@@ -24,18 +24,12 @@ from tests.conftest import Server
 from tests.servers import RedisServer
 from tests.store.conftest import Blocking, Open, admin, stream_length
 from tests.store.gate import Gate
+from tests.waiting import until
 
 
 def connections(server: RedisServer, name: str) -> int:
     with admin(server) as client:
         return sum(each["name"] == name for each in client.client_list())
-
-
-def wait_until(condition: Any, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def named(server: RedisServer, name: str, **options: Any) -> Target:
@@ -52,7 +46,7 @@ def test_one_caller_uses_one_connection(
             queue.wait("nobody", timeout=timedelta(milliseconds=1))
     assert connections(valkey_server, queue_name) == 1
     queue.close()
-    wait_until(lambda: connections(valkey_server, queue_name) == 0)
+    until(lambda: connections(valkey_server, queue_name) == 0)
 
 
 def test_refusals_leave_no_connection_behind(
@@ -78,7 +72,7 @@ def test_timeouts_leave_no_connection_behind(
         with pytest.raises(NotConnected, match="did not answer in time"):
             queue.run(slow)
     # The server notices a closed socket only once the blocked command has ended.
-    wait_until(lambda: connections(valkey_server, queue_name) <= 1)
+    until(lambda: connections(valkey_server, queue_name) <= 1)
 
 
 def test_closed_queues_of_one_link_share_its_connection(

@@ -21,9 +21,10 @@ from airflow_provider_chasqui.core.errors import (
     StoreError,
     WrongType,
 )
+from airflow_provider_chasqui.embedded import free_port
 from airflow_provider_chasqui.store.target import Target
 from tests.conftest import Server
-from tests.servers import RedisServer, free_port
+from tests.servers import RedisServer
 from tests.store.conftest import Blocking, Open, admin, stream_length
 
 SECRET = "tr0ub4dor&3"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Server
+from tests.provider.conftest import connection_json
 from tests.servers import RedisServer
 from tests.system.airflow_site import AirflowSite
 from tests.system.statsd import StatsdServer
@@ -43,10 +43,8 @@ def airflow_site(site_server: Server, statsd: StatsdServer) -> Iterator[AirflowS
 
     Its DAGs are in tests/system/dags; what varies comes in a run's conf.
     """
-    host, _, port = site_server.url.removeprefix("redis://").removesuffix("/0").rpartition(":")
-    connection = {"conn_type": "chasqui", "host": host, "port": int(port)}
     env = {
-        "AIRFLOW_CONN_CHASQUI_DEFAULT": json.dumps(connection),
+        "AIRFLOW_CONN_CHASQUI_DEFAULT": connection_json(site_server.url, "auto"),
         "AIRFLOW__CHASQUI__RECHECK_INTERVAL": "5",
         **statsd.settings,
     }

@@ -13,8 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from airflow_provider_chasqui.demo.local import USER
 from tests.conftest import Server
-from tests.system.airflow_site import USER, AirflowSite
+from tests.system.airflow_site import AirflowSite
 
 pytestmark = [
     pytest.mark.system,
@@ -69,7 +70,7 @@ def inside(browser: Browser, airflow_site: AirflowSite) -> Browser:
     """Logged in, in front of the list of connections."""
     browser.driver.get(f"{airflow_site.url}/auth/login")
     fields = [browser.find("input[name='username']"), browser.find("input[name='password']")]
-    for field, text in zip(fields, (USER, airflow_site.password), strict=True):
+    for field, text in zip(fields, (USER, airflow_site.password_of(USER)), strict=True):
         field.send_keys(text)
     browser.click("button[type=submit]")
     WebDriverWait(browser.driver, 30).until(lambda driver: "/auth/" not in driver.current_url)

@@ -11,7 +11,8 @@ from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import working
 from tests.provider.test_enqueue import waiting
-from tests.system.airflow_site import AirflowSite, until
+from tests.system.airflow_site import AirflowSite
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.system,

@@ -12,7 +12,8 @@ from airflow_provider_chasqui.core.op import as_is, command
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.servers import RedisServer
-from tests.system.airflow_site import AirflowSite, until
+from tests.system.airflow_site import AirflowSite
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.system,

@@ -11,8 +11,9 @@ import pytest
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import working
-from tests.system.airflow_site import AirflowSite, until
+from tests.system.airflow_site import AirflowSite
 from tests.system.statsd import StatsdServer
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.system,

@@ -9,15 +9,17 @@ from typing import Any, TypeVar
 
 from airflow_provider_chasqui.core.codec import decode_envelope, decode_member, decode_name
 from airflow_provider_chasqui.core.errors import DecodeError
-from airflow_provider_chasqui.core.event import Event, parse_event
+from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import AnyOp, Choice, Flow, Op, as_is, command
 from airflow_provider_chasqui.core.ops import delayed
+from airflow_provider_chasqui.core.replies import event, pairs
 
 R = TypeVar("R")
 
 _PENDING = 1000
+_SCANNED = 2000
 _QUEUE_KEY = re.compile(r"\{chasqui:([^{}]+)\}:(stream|dlq|events|delayed|repeat)\Z", re.DOTALL)
 
 
@@ -103,7 +105,11 @@ def running_page(keys: Keys, group: str, after: str | None, count: int) -> Flow[
     found = yield [
         command("XRANGE", keys.stream, each, each, "COUNT", 1, parse=as_is) for each in pending
     ]
-    rows = [_row(raw[0], pending[raw[0][0].decode()]) for raw in found if raw]
+    # Somebody may have deleted the entry itself: that is held too.
+    rows = [
+        _row(raw[0] if raw else (entry_id.encode(), ()), held)
+        for raw, (entry_id, held) in zip(found, pending.items(), strict=True)
+    ]
     return JobPage(rows, list(pending)[-1] if len(pending) == count else None)
 
 
@@ -169,7 +175,7 @@ def groups(keys: Keys) -> Op[list[Group]]:
 def _groups(reply: Any) -> list[Group]:
     found = []
     for raw in reply:
-        info = dict(zip(raw[::2], raw[1::2], strict=True))
+        info = dict(pairs(raw))
         lag = info.get(b"lag")
         found.append(
             Group(
@@ -189,8 +195,7 @@ def entries_added(stream: str) -> Op[int | None]:
 
 
 def _added(reply: Any) -> int | None:
-    info = dict(zip(reply[::2], reply[1::2], strict=True))
-    added = info.get(b"entries-added")
+    added = dict(pairs(reply)).get(b"entries-added")
     return None if added is None else int(added)
 
 
@@ -200,12 +205,6 @@ class TimelinePage:
 
     events: list[Event]
     after: str | None
-
-
-def event(raw: Sequence[Any]) -> Event:
-    """Return the event in a raw entry."""
-    text = [field.decode("utf-8", "replace") for field in raw[1]]
-    return parse_event(raw[0].decode(), dict(zip(text[::2], text[1::2], strict=False)))
 
 
 def job_events(keys: Keys, job_id: str, after: str, count: int) -> Op[TimelinePage]:
@@ -250,3 +249,18 @@ def scan_batches(keys: Keys, cursor: str, count: int) -> Op[Scanned]:
         return Scanned([name for name in names if ":" not in name], reply[0].decode())
 
     return command("SCAN", cursor, "MATCH", pattern, "COUNT", count, "TYPE", "hash", parse=read)
+
+
+def batch_ids(keys: Keys, limit: int) -> Flow[list[str]]:
+    """The ids of batches that are remembered, in no order.
+
+    Looks through every key of the server in small steps, so it is for people, not for loops.
+    """
+    found: dict[str, None] = {}
+    cursor = "0"
+    while True:
+        turn = yield scan_batches(keys, cursor, _SCANNED)
+        found |= dict.fromkeys(turn.names)
+        cursor = turn.cursor
+        if cursor == "0" or len(found) >= limit:
+            return list(found)[:limit]

@@ -11,6 +11,7 @@ from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Arg, Flow, as_int, as_is, command
 from airflow_provider_chasqui.core.ops import delayed
+from airflow_provider_chasqui.core.replies import pairs
 
 _CHUNK = 1000
 
@@ -34,8 +35,7 @@ def cancel_batch(keys: Keys, batch: str, now_ms: int) -> Flow[int]:
 
 
 def _sent(reply: list[bytes]) -> dict[int, int]:
-    fields = dict(zip(reply[::2], reply[1::2], strict=True))
-    return {int(k[5:]): int(v) for k, v in fields.items() if k.startswith(b"sent:")}
+    return {int(k[5:]): int(v) for k, v in pairs(reply) if k.startswith(b"sent:")}
 
 
 def _cancel_delayed(keys: Keys, batch: str) -> Flow[int]:

@@ -22,26 +22,32 @@ from airflow_provider_chasqui.core.op import (
     script,
 )
 from airflow_provider_chasqui.core.ops.adding import marker_life_s
+from airflow_provider_chasqui.core.replies import pairs
 
 PAGE = 1000
 _SCANNED = 5000
 CANCEL_LIFE_MS = 24 * 3600 * 1000
 
 
-def _pairs(reply: Any) -> list[tuple[bytes, int]]:
-    return [(reply[i], as_score(reply[i + 1])) for i in range(0, len(reply), 2)]
+def scored(reply: Any) -> list[tuple[bytes, int]]:
+    """Members of the delayed set with their due times."""
+    return [(member, as_score(score)) for member, score in pairs(reply)]
 
 
 def page(keys: Keys, start: int, count: int = PAGE) -> Op[list[tuple[bytes, int]]]:
     """Members of the delayed set with their due times, soonest first."""
-    return command("ZRANGE", keys.delayed, start, start + count - 1, "WITHSCORES", parse=_pairs)
+    return command("ZRANGE", keys.delayed, start, start + count - 1, "WITHSCORES", parse=scored)
 
 
-def _scan(keys: Keys, cursor: bytes, needle: bytes) -> Op[tuple[bytes, list[tuple[bytes, int]]]]:
+def scan(
+    keys: Keys, cursor: bytes, job_id: str, count: int = _SCANNED
+) -> Op[tuple[bytes, list[tuple[bytes, int]]]]:
+    """Look for a job, one turn; its id stands in the bytes as it is, so the server can choose."""
+    needle = job_id.encode("utf-8", "surrogatepass")
     pattern = b"*" + re.sub(rb"([*?\[\]\\])", rb"\\\1", needle) + b"*"
     return command(
-        "ZSCAN", keys.delayed, cursor, "MATCH", pattern, "COUNT", _SCANNED,
-        parse=lambda reply: (reply[0], _pairs(reply[1])),
+        "ZSCAN", keys.delayed, cursor, "MATCH", pattern, "COUNT", count,
+        parse=lambda reply: (reply[0], scored(reply[1])),
     )  # fmt: skip
 
 
@@ -59,8 +65,7 @@ def locate(keys: Keys, job_id: str) -> Flow[tuple[bytes, int, Job] | None]:
             return member, as_score(score), job
     cursor = b"0"
     while True:
-        # The id stands in the bytes as it is, so the server can pick the members.
-        cursor, members = yield _scan(keys, cursor, job_id.encode("utf-8", "surrogatepass"))
+        cursor, members = yield scan(keys, cursor, job_id)
         for member, due_ms in members:
             if (job := _read(member)) is not None and job.id == job_id:
                 return member, due_ms, job

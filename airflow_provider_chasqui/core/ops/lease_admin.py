@@ -23,6 +23,7 @@ from airflow_provider_chasqui.core.op import (
 from airflow_provider_chasqui.core.ops.adding import ONCE_MS
 from airflow_provider_chasqui.core.ops.delivery import Burial, delivery
 from airflow_provider_chasqui.core.ops.letters import letter
+from airflow_provider_chasqui.core.replies import pairs
 
 PAGE = 500
 CLIENTS_KEPT_MS = 30 * 24 * 3600 * 1000
@@ -119,7 +120,7 @@ def blocked(keys: Keys, config: LeaseConfig, limit: int) -> Flow[list[Blocked]]:
         aside = [letter(each) for each in raw]
         return [Blocked(one.id, one.job, one.attempts or 0, one.source_id) for one in aside]
     scored = yield command("ZRANGE", keys.lease("blocked"), 0, -1, "WITHSCORES", parse=as_is)
-    counts = {scored[i].decode(): int(float(scored[i + 1])) for i in range(0, len(scored), 2)}
+    counts = {member.decode(): int(float(score)) for member, score in pairs(scored)}
     ids = sorted(counts, key=lambda each: tuple(map(int, each.split("-"))))[:limit]
     if not ids:
         return []

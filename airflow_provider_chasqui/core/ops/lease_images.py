@@ -11,6 +11,7 @@ from airflow_provider_chasqui.core.errors import BadInput, DecodeError
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import LeaseConfig
 from airflow_provider_chasqui.core.op import Arg, Flow, Op, as_int, as_is, command, script
+from airflow_provider_chasqui.core.replies import pairs
 
 SCHEMA = 1
 _CHUNK = 500
@@ -122,4 +123,4 @@ def _put(keys: Keys, name: str, value: Any) -> list[Op[Any]]:
 
 
 def _put_scores(key: str, flat: list[Any]) -> list[Op[Any]]:
-    return [command("ZADD", key, flat[i + 1], flat[i], parse=as_is) for i in range(0, len(flat), 2)]
+    return [command("ZADD", key, score, member, parse=as_is) for member, score in pairs(flat)]

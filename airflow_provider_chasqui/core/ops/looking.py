@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import place_of
 from airflow_provider_chasqui.core.errors import DecodeError
-from airflow_provider_chasqui.core.event import Event, parse_event
+from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.ids import time_of
 from airflow_provider_chasqui.core.job import Entry, Job
 from airflow_provider_chasqui.core.keys import Keys
@@ -25,6 +25,7 @@ from airflow_provider_chasqui.core.op import (
 from airflow_provider_chasqui.core.ops import batches, delayed, letters
 from airflow_provider_chasqui.core.ops.delivery import delivery
 from airflow_provider_chasqui.core.payload import decode_payload
+from airflow_provider_chasqui.core.replies import event, last_id, pairs
 
 PAGE = 1000
 _SKEW_MS = 3600 * 1000
@@ -77,7 +78,7 @@ def depth(keys: Keys, group: str) -> Flow[Depth]:
 def _groups(reply: Any) -> dict[str, dict[str, int | None]]:
     found = {}
     for raw in reply:
-        info = {raw[i].decode(): raw[i + 1] for i in range(0, len(raw), 2)}
+        info = {key.decode(): value for key, value in pairs(raw)}
         name = info["name"].decode("utf-8", "replace")
         found[name] = {key: info.get(key) for key in ("lag", "consumers", "pending")}
     return found
@@ -163,11 +164,11 @@ def _among_letters(keys: Keys, job_id: str, _group: str) -> Flow[Found | None]:
 def _among_events(keys: Keys, job_id: str) -> Flow[Found]:
     end = "+"
     while events := (yield events_back(keys, end)):
-        for event in events:
-            if event.job_id == job_id and event.name == "completed":
+        for each in events:
+            if each.job_id == job_id and each.name == "completed":
                 return Found("done")
-            if event.job_id == job_id and event.name == "dlq":
-                return Found("dead", reason=event.reason)
+            if each.job_id == job_id and each.name == "dlq":
+                return Found("dead", reason=each.reason)
         end = f"({events[-1].entry_id}"
     return UNKNOWN
 
@@ -201,12 +202,7 @@ def note_progress(keys: Keys, values: Mapping[str, bytes]) -> Op[int]:
 
 
 def _events(reply: Any) -> list[Event]:
-    return [_event(raw) for raw in reply]
-
-
-def _event(raw: Sequence[Any]) -> Event:
-    text = [field.decode("utf-8", "replace") for field in raw[1]]
-    return parse_event(raw[0].decode(), dict(zip(text[::2], text[1::2], strict=False)))
+    return [event(raw) for raw in reply]
 
 
 def events_after(keys: Keys, after: str, count: int = PAGE) -> Op[list[Event]]:
@@ -229,18 +225,4 @@ def events_wait(keys: Keys, after: str, count: int, block_ms: int) -> Op[list[Ev
 
 def events_tail(keys: Keys) -> Op[str]:
     """The id of the newest event: a place to follow from. "0-0" if there is none."""
-    return command("XINFO", "STREAM", keys.events, parse=_last_id, absent=lambda: "0-0")
-
-
-def _last_id(reply: Any) -> str:
-    info = {reply[i]: reply[i + 1] for i in range(0, len(reply), 2)}
-    last: bytes = info[b"last-generated-id"]
-    return last.decode()
-
-
-def events_head(keys: Keys) -> Op[str | None]:
-    """The id of the oldest event that is still kept."""
-    return command(
-        "XRANGE", keys.events, "-", "+", "COUNT", 1,
-        parse=lambda reply: reply[0][0].decode() if reply else None,
-    )  # fmt: skip
+    return command("XINFO", "STREAM", keys.events, parse=last_id, absent=lambda: "0-0")

@@ -27,6 +27,7 @@ from airflow_provider_chasqui.core.repeat import (
     decode_repeat,
     encode_repeat,
 )
+from airflow_provider_chasqui.core.replies import pairs
 
 
 def put(keys: Keys, repeat: Repeat, now_ms: int) -> Op[int]:
@@ -43,8 +44,7 @@ def drop(keys: Keys, key: str) -> Op[bool]:
 
 def _scored(reply: Any) -> list[tuple[str, int]]:
     return [
-        (reply[i].decode("utf-8", "surrogateescape"), as_score(reply[i + 1]))
-        for i in range(0, len(reply), 2)
+        (key.decode("utf-8", "surrogateescape"), as_score(score)) for key, score in pairs(reply)
     ]
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_chasqui.core.batch import place_of
 from airflow_provider_chasqui.core.codec import decode_member
@@ -12,7 +10,7 @@ from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import Entry
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.op import Flow, as_int, as_is, as_score, command
-from airflow_provider_chasqui.core.ops import batches, letter_pages, looking
+from airflow_provider_chasqui.core.ops import batches, delayed, letter_pages, looking
 from airflow_provider_chasqui.core.ops.delivery import delivery
 from airflow_provider_chasqui.core.ops.letters import Choose
 from airflow_provider_chasqui.core.ops.looking import UNKNOWN, Found
@@ -87,15 +85,11 @@ def _among_delayed(keys: Keys, job_id: str) -> Flow[tuple[Found | None, bool]]:
         found = None if score is None else _delayed(member, job_id, as_score(score))
         if found:
             return found, True
-    needle = job_id.encode("utf-8", "surrogatepass")
-    pattern = b"*" + re.sub(rb"([*?\[\]\\])", rb"\\\1", needle) + b"*"
-    cursor: Any = b"0"
+    cursor = b"0"
     for _ in range(_TURNS):
-        cursor, pairs = yield command(
-            "ZSCAN", keys.delayed, cursor, "MATCH", pattern, "COUNT", _SCANNED, parse=as_is
-        )
-        for index in range(0, len(pairs), 2):
-            found = _delayed(pairs[index], job_id, as_score(pairs[index + 1]))
+        cursor, members = yield delayed.scan(keys, cursor, job_id, _SCANNED)
+        for member, due_ms in members:
+            found = _delayed(member, job_id, due_ms)
             if found:
                 return found, True
         if cursor == b"0":

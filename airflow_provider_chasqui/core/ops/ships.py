@@ -14,7 +14,8 @@ from typing import Any
 from airflow_provider_chasqui.core.batch import BATCH_LIFE_MS
 from airflow_provider_chasqui.core.errors import BatchConflict, StageLost
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX, Keys
-from airflow_provider_chasqui.core.op import Arg, Flow, Op, Packed, as_int, as_is, command, script
+from airflow_provider_chasqui.core.op import Arg, Flow, Op, Packed, as_int, command, script
+from airflow_provider_chasqui.core.replies import pairs
 
 PUBLISH_ROWS = 1000
 _PUBLISH_BYTES = 4 * 1024 * 1024
@@ -55,10 +56,6 @@ class ShipState:
     total: int | None = None
     write: str = ""
 
-    @property
-    def committed(self) -> bool:
-        return self.state != "new"
-
 
 def state(keys: Keys, ship: str) -> Flow[ShipState]:
     """Return where a ship stands."""
@@ -75,22 +72,30 @@ def _text_or_none(reply: Any) -> str | None:
     return None if reply is None else reply.decode()
 
 
-def open_stage(keys: Keys, ship: str, stage: str, items: Packed, ttl_ms: int) -> list[Op[Any]]:
-    """Stage the first items of a task attempt; the last answer but one is the list's length."""
-    stages = keys.ship_stages(ship)
-    return [
-        command("SADD", stages, stage, parse=as_int),
-        command("PEXPIRE", stages, ttl_ms, parse=as_int),
-        command("RPUSH", stage, items, parse=as_int),
-        command("PEXPIRE", stage, ttl_ms, parse=as_int),
-    ]
+def open_stage(
+    keys: Keys,
+    ship: str,
+    write: str,
+    stage: str,
+    items: Packed,
+    ttl_ms: int,
+    *,
+    anew: bool = False,
+) -> Op[int]:
+    """Stage the first items of a task attempt; answers the list's length, or -1 if it is too late.
+
+    Sent twice it would stage twice, so the caller compares the length with what it has sent.
+    """
+    names = [keys.ship(ship), keys.batch(ship), keys.ship_stages(ship), stage]
+    args: list[Arg] = [keys.ship_aborted(ship, write), int(anew), ttl_ms, items]
+    return script("ship_stage", as_int, names, args)
 
 
 def fill_stage(stage: str, items: Packed) -> Op[int]:
     """Stage more items; answers the list's length.
 
-    RPUSHX, because a list that was swept meanwhile must not come back without an end to its life.
-    Sent twice it would stage twice, so the caller compares the length with what it has sent.
+    RPUSHX, because a list that was swept meanwhile must not come back. Sent twice it would stage
+    twice, so here too the caller compares the length with what it has sent.
     """
     return command("RPUSHX", stage, items, parse=as_int)
 
@@ -208,7 +213,7 @@ def _texts(reply: Any) -> list[str]:
 
 
 def _hash(reply: Any) -> dict[str, str]:
-    return {reply[i].decode(): reply[i + 1].decode() for i in range(0, len(reply), 2)}
+    return {key.decode(): value.decode() for key, value in pairs(reply)}
 
 
 def recover(keys: Keys, ship: str) -> Flow[ShipState]:
@@ -219,14 +224,24 @@ def recover(keys: Keys, ship: str) -> Flow[ShipState]:
     return (yield from publish(keys, ship))
 
 
-def abort(keys: Keys, ship: str, write: str) -> Flow[bool]:
+def abort(keys: Keys, ship: str, write: str, ttl_ms: int) -> Flow[bool]:
+    """Give a write up; says False if that write has won and must be carried on.
+
+    Marked first, so that a task which comes late either is refused or has staged what is dropped.
+    """
+    mark = keys.ship_aborted(ship, write)
+    names = [keys.ship(ship), keys.ship_stages(ship)]
+    marked: int = yield script("ship_abort", as_int, names, [write, mark, ttl_ms])
+    return bool(marked) and (yield from drop(keys, ship, write))
+
+
+def drop(keys: Keys, ship: str, write: str) -> Flow[bool]:
     """Drop what a write has staged; says False if that write has won and must be carried on."""
-    prefix = f"{keys.ship(ship)}:{write}:"
+    prefix, mark = f"{keys.ship(ship)}:{write}:", keys.ship_aborted(ship, write)
     staged = yield command("SMEMBERS", keys.ship_stages(ship), parse=_texts)
-    mine = [name for name in staged if name.startswith(prefix)]
-    dropped: int = yield script(
-        "ship_abort", as_int, [keys.ship(ship), keys.ship_stages(ship), *mine], [write]
-    )
+    mine = [name for name in staged if name.startswith(prefix) and name != mark]
+    names = [keys.ship(ship), keys.ship_stages(ship), *mine]
+    dropped: int = yield script("ship_abort", as_int, names, [write, "", 0])
     return bool(dropped)
 
 
@@ -273,7 +288,3 @@ def report(keys: Keys, ship: str) -> Op[dict[str, int]]:
 
 def _counts(reply: Any) -> dict[str, int]:
     return {key: int(value) for key, value in _hash(reply).items()}
-
-
-def forget_report(keys: Keys, ship: str) -> Op[Any]:
-    return command("DEL", keys.ship_report(ship), parse=as_is)

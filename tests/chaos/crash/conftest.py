@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,25 +12,12 @@ import pytest
 from airflow_provider_chasqui.queue import Queue
 from tests.chaos.crash.worker import NOTES, main
 from tests.conftest import SERVERS, Server
-from tests.raw import plain_client
 
 
 @pytest.fixture(params=["redis8-native", "valkey"])
 def server(request: pytest.FixtureRequest) -> Server:
     fixture, dialect = SERVERS[request.param]
     return Server(request.getfixturevalue(fixture).url, dialect)
-
-
-@pytest.fixture
-def queue(server: Server, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        yield queue
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Any]:
-    with plain_client(server.url) as client:
-        yield client
 
 
 # Forked from a process that has imported everything once: real processes, soon there.
@@ -72,14 +58,6 @@ def worker(server: Server, queue_name: str, tmp_path: Path) -> Iterator[Callable
     yield start
     for each in started:
         each.kill()
-
-
-def until(what: Callable[[], Any], seconds: float = 40) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := what()):
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
-    return answer
 
 
 def runs(client: Any, queue: str) -> list[tuple[str, int]]:

@@ -15,8 +15,9 @@ from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE
 from airflow_provider_chasqui.core.schedule import Every
 from airflow_provider_chasqui.store.scripts import script
-from tests.chaos.crash.conftest import runs, settled, until
+from tests.chaos.crash.conftest import runs, settled
 from tests.chaos.crash.gate import Gate
+from tests.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
 

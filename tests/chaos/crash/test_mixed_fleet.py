@@ -18,12 +18,13 @@ from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
 from airflow_provider_chasqui.core.schedule import Every
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.store.scripts import script
-from tests.chaos.crash.conftest import runs, settled, until
+from tests.chaos.crash.conftest import runs, settled
 from tests.conftest import Server
 from tests.interop.fleet import Peer
 from tests.interop.fleet import runs as peer_runs
 from tests.raw import entries, plain_client
 from tests.servers import RedisServer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.interop, pytest.mark.timeout(180)]
 

@@ -19,10 +19,11 @@ from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
 from airflow_provider_chasqui.core.schedule import Every
 from airflow_provider_chasqui.queue import Queue
-from tests.chaos.crash.conftest import settled, until
+from tests.chaos.crash.conftest import settled
 from tests.conftest import Server
 from tests.raw import names
 from tests.servers import RedisServer, valkey_binary
+from tests.waiting import until
 
 SECONDS = int(os.environ.get("CHASQUI_SOAK_SECONDS", "60"))
 

@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
-from tests.chaos.crash.conftest import runs, settled, until
+from tests.chaos.crash.conftest import runs, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 

@@ -33,7 +33,7 @@ from tests.chaos.harness.history import (
 )
 from tests.chaos.harness.plan import CLAIM_S, TICK_MS, Scenario, Wish
 from tests.proxy import Proxy
-from tests.servers import RedisServer, _die_with_parent
+from tests.servers import RedisServer, die_with_parent
 
 ROOT = Path(__file__).parents[3]
 SUPERVISORS = 3
@@ -127,7 +127,7 @@ class Stage:
         return subprocess.Popen(
             command, cwd=self.folder, env=mine, stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=self._log, start_new_session=True,
-            preexec_fn=_die_with_parent(),
+            preexec_fn=die_with_parent(),
         )  # fmt: skip
 
     def settled(self) -> bool:
