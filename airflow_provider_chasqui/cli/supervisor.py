@@ -15,7 +15,8 @@ from airflow_provider_chasqui.cli.child import GRACE_S
 from airflow_provider_chasqui.cli.slot import STUCK_S, Slot
 from airflow_provider_chasqui.cli.worker import WorkPlan
 from airflow_provider_chasqui.core.errors import MissingSoftware
-from airflow_provider_chasqui.engine.metrics import Exporter, Metrics, add_up
+from airflow_provider_chasqui.engine.exporter import Exporter
+from airflow_provider_chasqui.engine.metrics import Metrics, add_up
 from airflow_provider_chasqui.engine.serve import Endpoint, Standing
 
 log = logging.getLogger("chasqui")

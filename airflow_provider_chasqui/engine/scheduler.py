@@ -12,7 +12,7 @@ from airflow_provider_chasqui.core.op import Op, command
 from airflow_provider_chasqui.core.ops import repeats
 from airflow_provider_chasqui.core.repeat import decode_repeat, due
 from airflow_provider_chasqui.engine.desk import Desk
-from airflow_provider_chasqui.engine.health import Health, log
+from airflow_provider_chasqui.engine.health import log
 from airflow_provider_chasqui.engine.leader import Leader
 
 
@@ -26,22 +26,12 @@ class Scheduler:
         self._desk = desk
         self._config = config
         holder = f"s-{uuid.uuid4()}"
-        self._leader = Leader(desk, desk.keys.scheduler_lock, holder, config.lock_life_s)
+        lock = desk.keys.scheduler_lock
+        self._leader = Leader(desk, "scheduling", lock, holder, config.lock_life_s)
         self._ulids = Ulids()
-        self._health = Health("scheduling", desk.pause)
 
     async def run(self) -> None:
-        try:
-            wait = 0.0
-            while await self._desk.pause(wait) if wait else not self._desk.stopping.is_set():
-                try:
-                    wait = await self._turn()
-                    self._health.fine()
-                except ChasquiError as error:
-                    wait = 0.001
-                    await self._health.trouble(error)
-        finally:
-            await self._leader.resign()
+        await self._leader.run(self._turn)
 
     async def _turn(self) -> float:
         poll_s = self._config.poll_ms / 1000

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from airflow_provider_chasqui.core.errors import BadInput, MissingSoftware
-from airflow_provider_chasqui.engine.metrics import Exporter
+from airflow_provider_chasqui.engine.exporter import Exporter
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from airflow_provider_chasqui.cli.supervisor import _Processes
 from airflow_provider_chasqui.cli.worker import WorkPlan
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.engine.metrics import NAMES_MOST, OTHER, Exporter, Metrics, add_up
+from airflow_provider_chasqui.engine.exporter import Exporter
+from airflow_provider_chasqui.engine.metrics import NAMES_MOST, OTHER, Metrics, add_up
 from airflow_provider_chasqui.engine.serve import Endpoint, Standing
 from airflow_provider_chasqui.store.target import Target
 
