@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_chasqui.core.codec import decode_id, encode_envelope
+from airflow_provider_chasqui.core.policy import RetryPolicy
+
 FAR = 99_999_999_999_999
 
 
@@ -61,3 +64,17 @@ def test_nothing_to_do(bench):
     assert (moved, left, late, next_due, buried, envelopes) == (0, 0, 0, 0, 0, [])
     assert now > 1_700_000_000_000
     assert bench.all() == {}
+
+
+def test_what_it_says_of_an_envelope_ends_with_the_id(bench):
+    job_id, odd = "01J00000000000000000000000", "x" * 40
+    short = encode_envelope(job_id, b"body", 7)
+    retried = encode_envelope("b:1", b"body", 7, 1, RetryPolicy(3))
+    long = encode_envelope(odd, b"body", 7)
+    bench.client.zadd(
+        bench.keys.delayed, {member(b"", d): 1 for d in (short, retried, long, b"\x94")}
+    )
+    said = promote(bench)[6]
+    assert sorted(said) == sorted([short[:28], retried[:5], long, b"\x94"])
+    assert sorted(map(decode_id, said)) == ["", job_id, "b:1", odd]
+    assert {fields[b"d"] for fields in bench.stream()} == {short, retried, long, b"\x94"}
