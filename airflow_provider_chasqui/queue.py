@@ -15,7 +15,6 @@ from typing import Any, Self, Unpack
 
 from airflow_provider_chasqui.core.batch import Batch, BatchProgress
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.errors import BadInput
 from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.job import Added, AddedJobs, Letter, NewJob
 from airflow_provider_chasqui.core.keys import Keys
@@ -60,10 +59,7 @@ class Queue:
         clock: Callable[[], int] = wall_clock,
     ):
         self._owns_link = not isinstance(server, Link)
-        self._link = server if isinstance(server, Link) else Link(Target.of(server))
-        if dialect not in (None, "native", "portable"):
-            raise BadInput("dialect is 'native', 'portable', or None to ask the server")
-        self._link.dialect = dialect or self._link.dialect
+        self._link = Link.of(server, dialect)
         self._plan = _plan(name, config, clock)
         self._drive = Driver(self._link, self._plan.keys)
 
@@ -298,10 +294,7 @@ class AsyncQueue:
         clock: Callable[[], int] = wall_clock,
     ):
         self._owns_link = not isinstance(server, AsyncLink)
-        self._link = server if isinstance(server, AsyncLink) else AsyncLink(Target.of(server))
-        if dialect not in (None, "native", "portable"):
-            raise BadInput("dialect is 'native', 'portable', or None to ask the server")
-        self._link.dialect = dialect or self._link.dialect
+        self._link = AsyncLink.of(server, dialect)
         self._plan = _plan(name, config, clock)
         self._drive = AsyncDriver(self._link, self._plan.keys)
 

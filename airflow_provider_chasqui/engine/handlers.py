@@ -110,8 +110,3 @@ class Handlers:
     @property
     def names(self) -> list[str]:
         return sorted(self._by_name)
-
-    @property
-    def any_blocking(self) -> bool:
-        every = [*self._by_name.values(), *([self._default] if self._default else [])]
-        return any(not handler.is_async for handler in every)

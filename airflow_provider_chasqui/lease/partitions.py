@@ -46,8 +46,7 @@ class PartitionedQueue:
         clock: Callable[[], int] = wall_clock,
     ):
         self._owns_link = not isinstance(server, Link)
-        self._link = server if isinstance(server, Link) else Link(Target.of(server))
-        self._link.dialect = dialect or self._link.dialect
+        self._link = Link.of(server, dialect)
         self.keys = Keys(name)
         self.partitions = check_partitions(partitions)
         self.config = config
@@ -122,8 +121,7 @@ class AsyncPartitionedQueue:
         clock: Callable[[], int] = wall_clock,
     ):
         self._owns_link = not isinstance(server, AsyncLink)
-        self._link = server if isinstance(server, AsyncLink) else AsyncLink(Target.of(server))
-        self._link.dialect = dialect or self._link.dialect
+        self._link = AsyncLink.of(server, dialect)
         self.keys = Keys(name)
         self.partitions = check_partitions(partitions)
         self.config = config

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.errors import BadInput, ChasquiError
+from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import Blocked, Lease, LeaseConfig, LeaseStats
 from airflow_provider_chasqui.core.lease_plan import AnyLease, LeasePlan
@@ -58,10 +58,7 @@ class LeaseQueue:
         clock: Callable[[], int] = wall_clock,
     ):
         self._owns_link = not isinstance(server, Link)
-        self._link = server if isinstance(server, Link) else Link(Target.of(server))
-        if dialect not in (None, "native", "portable"):
-            raise BadInput("dialect is 'native', 'portable', or None to ask the server")
-        self._link.dialect = dialect or self._link.dialect
+        self._link = Link.of(server, dialect)
         self._plan = LeasePlan(Keys(name), config or LeaseConfig(), limits or QueueConfig(), clock)
         self._drive = Driver(self._link, self._plan.keys)
         self._registry = Driver(self._link, _Registry())
@@ -247,10 +244,7 @@ class AsyncLeaseQueue:
         clock: Callable[[], int] = wall_clock,
     ):
         self._owns_link = not isinstance(server, AsyncLink)
-        self._link = server if isinstance(server, AsyncLink) else AsyncLink(Target.of(server))
-        if dialect not in (None, "native", "portable"):
-            raise BadInput("dialect is 'native', 'portable', or None to ask the server")
-        self._link.dialect = dialect or self._link.dialect
+        self._link = AsyncLink.of(server, dialect)
         self._plan = LeasePlan(Keys(name), config or LeaseConfig(), limits or QueueConfig(), clock)
         self._drive = AsyncDriver(self._link, self._plan.keys)
         self._registry = AsyncDriver(self._link, _Registry())

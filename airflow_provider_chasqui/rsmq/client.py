@@ -47,9 +47,7 @@ class RsmqClient:
         units: Units = "s",
     ):
         self._owns_link = not isinstance(server, Link)
-        self._link = server if isinstance(server, Link) else Link(Target.of(server))
-        if self._owns_link:
-            self._link.dialect = _DIALECT
+        self._link = Link.of(server, _DIALECT if self._owns_link else None)
         check_namespace(namespace, self._link.target.cluster)
         self._verbs = Rsmq(namespace, realtime, units)
         self._drive = Driver(self._link, RsmqKeys(namespace, ""))
@@ -171,9 +169,7 @@ class AsyncRsmqClient:
         units: Units = "s",
     ):
         self._owns_link = not isinstance(server, AsyncLink)
-        self._link = server if isinstance(server, AsyncLink) else AsyncLink(Target.of(server))
-        if self._owns_link:
-            self._link.dialect = _DIALECT
+        self._link = AsyncLink.of(server, _DIALECT if self._owns_link else None)
         check_namespace(namespace, self._link.target.cluster)
         self._verbs = Rsmq(namespace, realtime, units)
         self._drive = AsyncDriver(self._link, RsmqKeys(namespace, ""))

@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
+from airflow_provider_chasqui.store.dialect import check_dialect
 from airflow_provider_chasqui.store.options import (
     AsyncWhole,
     Whole,
@@ -65,6 +66,13 @@ class AsyncSentinel(redis.asyncio.sentinel.Sentinel):
 
 class Link:
     """Connections to one target, for threads. Safe to keep across a fork."""
+
+    @classmethod
+    def of(cls, server: str | Target | Link, dialect: str | None = None) -> Link:
+        """Return a new link, or the one that is given, to be shared."""
+        link = server if isinstance(server, Link) else cls(Target.of(server))
+        link.dialect = check_dialect(dialect) or link.dialect
+        return link
 
     def __init__(self, target: Target):
         self.target = target
@@ -150,6 +158,13 @@ class Link:
 
 class AsyncLink:
     """Connections to one target, for one event loop."""
+
+    @classmethod
+    def of(cls, server: str | Target | AsyncLink, dialect: str | None = None) -> AsyncLink:
+        """Return a new link, or the one that is given, to be shared."""
+        link = server if isinstance(server, AsyncLink) else cls(Target.of(server))
+        link.dialect = check_dialect(dialect) or link.dialect
+        return link
 
     def __init__(self, target: Target):
         self.target = target

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_chasqui.core.errors import ChasquiError, NotPermitted, ServerTooOld
+from airflow_provider_chasqui.core.errors import BadInput, ChasquiError, NotPermitted, ServerTooOld
 from airflow_provider_chasqui.core.op import Op, as_is, command
 
 NATIVE = "native"
 PORTABLE = "portable"
+
+
+def check_dialect(dialect: str | None) -> str | None:
+    """Return what a caller asks for; None is to ask the server."""
+    if dialect not in (None, NATIVE, PORTABLE):
+        raise BadInput(f"dialect is {NATIVE!r}, {PORTABLE!r}, or None to ask the server")
+    return dialect
 
 
 def questions(tag: str) -> list[Op[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,6 @@ from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig,
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.conftest import SERVERS, Server
-from tests.raw import plain_client
 
 PROMPT = PromoterConfig(poll_ms=20, standby_ms=100, lock_life_s=1)
 PUNCTUAL = SchedulerConfig(poll_ms=100, lock_life_s=1)
@@ -31,12 +30,6 @@ def server(request: pytest.FixtureRequest) -> Server:
 async def queue(server: Server, queue_name: str) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(queue_name, server.url, dialect=server.dialect) as queue:
         yield queue
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Any]:
-    with plain_client(server.url) as client:
-        yield client
 
 
 def settings(**changes: Any) -> ConsumerConfig:

@@ -33,6 +33,7 @@ from airflow_provider_chasqui.core.op import Arg, Flow, Late, Op, as_int, as_is,
 from airflow_provider_chasqui.core.ops.confirming import Confirmer
 from airflow_provider_chasqui.core.policy import RetryPolicy
 from airflow_provider_chasqui.core.prepare import envelopes
+from airflow_provider_chasqui.core.replies import pairs
 
 _NUMBERS = frozenset(("total", "parts", "created"))
 
@@ -171,9 +172,7 @@ def add_batch(
 
 
 def _hash(reply: Any) -> dict[str, str]:
-    return {
-        reply[i].decode(): reply[i + 1].decode("utf-8", "replace") for i in range(0, len(reply), 2)
-    }
+    return {key.decode(): value.decode("utf-8", "replace") for key, value in pairs(reply)}
 
 
 def progress(keys: Keys, batch: str) -> Flow[BatchProgress | None]:

@@ -23,6 +23,7 @@ from airflow_provider_chasqui.core.op import (
     command,
     script,
 )
+from airflow_provider_chasqui.core.replies import pairs
 
 Delivery = Entry | Rejected
 
@@ -233,7 +234,7 @@ class ConsumerStatus:
 def _consumers(reply: Any) -> list[ConsumerStatus]:
     found = []
     for raw in reply:
-        info = {raw[i]: raw[i + 1] for i in range(0, len(raw), 2)}
+        info = dict(pairs(raw))
         name = info[b"name"].decode("utf-8", "replace")
         found.append(ConsumerStatus(name, int(info[b"pending"]), int(info[b"idle"])))
     return found
