@@ -30,13 +30,14 @@ Arg = str | bytes | int | Packed
 class Op(Generic[R]):
     """One round trip.
 
-    Without `script`, `args` is the whole command; with it, `keys` and `args` are the script's KEYS
-    and ARGV. `absent` answers in place of an error that says the key or group is not there;
-    `block_ms` is how long the server may stay silent by agreement. One that `covers` answers for
-    all that went before it in its pipeline, so these are sent, and sent again, together.
+    Without `script`, `args` is the whole command, in RESP already where it is bytes; with it,
+    `keys` and `args` are the script's KEYS and ARGV. `absent` answers in place of an error that
+    says the key or group is not there; `block_ms` is how long the server may stay silent by
+    agreement. One that `covers` answers for all that went before it in its pipeline, so these are
+    sent, and sent again, together.
     """
 
-    args: tuple[Arg, ...]
+    args: tuple[Arg, ...] | bytes
     parse: Callable[[Any], R]
     script: str | None = None
     keys: tuple[str, ...] = ()
@@ -65,6 +66,7 @@ class Choice(Generic[R]):
 
 
 AnyOp = Op[R] | Choice[R] | Late[R]
+ONE = (Op, Choice, Late)
 
 # What a flow yields: one operation, or several to be sent in one pipeline.
 Step = AnyOp[Any] | Sequence[AnyOp[Any]]

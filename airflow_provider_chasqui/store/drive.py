@@ -15,10 +15,10 @@ from redis.exceptions import ResponseError
 
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.keys import Placed
-from airflow_provider_chasqui.core.op import AnyOp, Choice, Flow, Late, Op
+from airflow_provider_chasqui.core.op import ONE, AnyOp, Flow
 from airflow_provider_chasqui.store import dialect as dialects
 from airflow_provider_chasqui.store.connect import AsyncLink, Link
-from airflow_provider_chasqui.store.exchange import Exchange
+from airflow_provider_chasqui.store.exchange import Exchange, choose, packed
 from airflow_provider_chasqui.store.slots import Node
 from airflow_provider_chasqui.store.translate import BROKEN
 
@@ -44,7 +44,15 @@ class Driver:
 
     def run(self, op: AnyOp[R]) -> R:
         """Send one operation and return its answer."""
-        (answer,) = self.attempt((op,))
+        dialect = self._link.dialect or self.dialect()
+        chosen, began = choose(op, dialect), time.monotonic()
+        # What is simply answered needs no exchange: a tenth of the time of a single add.
+        heard = self._hear(None, chosen.block_ms / 1000, (packed(chosen, dialect),), 1)
+        if isinstance(heard, list) and not isinstance(heard[0], Exception):
+            return chosen.parse(heard[0])
+        exchange = Exchange((chosen,), dialect, self._where, self._retries, began=began)
+        self._note(exchange, heard, [0])
+        (answer,) = self._carry(exchange)
         if isinstance(answer, ChasquiError):
             raise answer
         return answer  # type: ignore[no-any-return]
@@ -68,7 +76,7 @@ class Driver:
             step = next(flow)
             while True:
                 try:
-                    if isinstance(step, Op | Choice | Late):
+                    if isinstance(step, ONE):
                         answer: Any = self.run(step)
                     else:
                         answer = self.many(step)
@@ -101,25 +109,40 @@ class Driver:
     def _carry(self, exchange: Exchange) -> list[Any]:
         while not exchange.finished:
             data, owners = exchange.request()
-            try:
-                try:
-                    replies = self._talk(exchange, data, len(owners))
-                except (*BROKEN, ResponseError) as error:
-                    wait = exchange.broken(error)
-                else:
-                    wait = exchange.take(replies, owners)
-            finally:
-                # Also when we give up: the next call must not meet the same node again.
-                if exchange.moved:
-                    self._link.forget_topology()
-                    self._drop()
-                    exchange.moved = False
-            if wait:
-                time.sleep(wait)
+            heard = self._hear(exchange.ask_node, exchange.timeout, data, len(owners))
+            self._note(exchange, heard, owners)
         return exchange.results(self._queue)
 
-    def _talk(self, exchange: Exchange, data: Iterable[bytes], count: int) -> list[Any]:
-        node, silence = exchange.ask_node, exchange.timeout
+    def _note(
+        self, exchange: Exchange, heard: list[Any] | Exception, owners: list[int | None]
+    ) -> None:
+        """Let the exchange know what was heard, and wait as long as it wants to."""
+        try:
+            if isinstance(heard, list):
+                wait = exchange.take(heard, owners)
+            else:
+                wait = exchange.broken(heard)
+        finally:
+            # Also when we give up: the next call must not meet the same node again.
+            if exchange.moved:
+                self._link.forget_topology()
+                self._drop()
+                exchange.moved = False
+        if wait:
+            time.sleep(wait)
+
+    def _hear(
+        self, node: Node | None, silence: float, data: Iterable[bytes], count: int
+    ) -> list[Any] | Exception:
+        """Send, and return the replies, or what broke the connection."""
+        try:
+            return self._talk(node, silence, data, count)
+        except (*BROKEN, ResponseError) as error:
+            return error
+
+    def _talk(
+        self, node: Node | None, silence: float, data: Iterable[bytes], count: int
+    ) -> list[Any]:
         pool, connection = self._borrow(node)
         try:
             for piece in data:
@@ -170,7 +193,15 @@ class AsyncDriver:
 
     async def run(self, op: AnyOp[R]) -> R:
         """Send one operation and return its answer."""
-        (answer,) = await self.attempt((op,))
+        dialect = self._link.dialect or await self.dialect()
+        chosen, began = choose(op, dialect), time.monotonic()
+        # What is simply answered needs no exchange: a tenth of the time of a single add.
+        heard = await self._hear(None, chosen.block_ms / 1000, (packed(chosen, dialect),), 1)
+        if isinstance(heard, list) and not isinstance(heard[0], Exception):
+            return chosen.parse(heard[0])
+        exchange = Exchange((chosen,), dialect, self._where, self._retries, began=began)
+        await self._note(exchange, heard, [0])
+        (answer,) = await self._carry(exchange)
         if isinstance(answer, ChasquiError):
             raise answer
         return answer  # type: ignore[no-any-return]
@@ -194,7 +225,7 @@ class AsyncDriver:
             step = next(flow)
             while True:
                 try:
-                    if isinstance(step, Op | Choice | Late):
+                    if isinstance(step, ONE):
                         answer: Any = await self.run(step)
                     else:
                         answer = await self.many(step)
@@ -227,25 +258,40 @@ class AsyncDriver:
     async def _carry(self, exchange: Exchange) -> list[Any]:
         while not exchange.finished:
             data, owners = exchange.request()
-            try:
-                try:
-                    replies = await self._talk(exchange, data, len(owners))
-                except (*BROKEN, ResponseError) as error:
-                    wait = exchange.broken(error)
-                else:
-                    wait = exchange.take(replies, owners)
-            finally:
-                # Also when we give up: the next call must not meet the same node again.
-                if exchange.moved:
-                    await self._link.forget_topology()
-                    await self._drop()
-                    exchange.moved = False
-            if wait:
-                await asyncio.sleep(wait)
+            heard = await self._hear(exchange.ask_node, exchange.timeout, data, len(owners))
+            await self._note(exchange, heard, owners)
         return exchange.results(self._queue)
 
-    async def _talk(self, exchange: Exchange, data: Iterable[bytes], count: int) -> list[Any]:
-        node, silence = exchange.ask_node, exchange.timeout
+    async def _note(
+        self, exchange: Exchange, heard: list[Any] | Exception, owners: list[int | None]
+    ) -> None:
+        """Let the exchange know what was heard, and wait as long as it wants to."""
+        try:
+            if isinstance(heard, list):
+                wait = exchange.take(heard, owners)
+            else:
+                wait = exchange.broken(heard)
+        finally:
+            # Also when we give up: the next call must not meet the same node again.
+            if exchange.moved:
+                await self._link.forget_topology()
+                await self._drop()
+                exchange.moved = False
+        if wait:
+            await asyncio.sleep(wait)
+
+    async def _hear(
+        self, node: Node | None, silence: float, data: Iterable[bytes], count: int
+    ) -> list[Any] | Exception:
+        """Send, and return the replies, or what broke the connection."""
+        try:
+            return await self._talk(node, silence, data, count)
+        except (*BROKEN, ResponseError) as error:
+            return error
+
+    async def _talk(
+        self, node: Node | None, silence: float, data: Iterable[bytes], count: int
+    ) -> list[Any]:
         pool, connection = await self._borrow(node)
         try:
             for piece in data:

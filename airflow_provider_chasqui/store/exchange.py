@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.exceptions import AskError, MovedError, NoScriptError
 
@@ -17,7 +17,9 @@ from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.op import AnyOp, Choice, Late, Op
 from airflow_provider_chasqui.store import translate
 from airflow_provider_chasqui.store.resp import pack
-from airflow_provider_chasqui.store.scripts import Script, script
+from airflow_provider_chasqui.store.scripts import script
+
+R = TypeVar("R")
 
 _ASKING = pack(["ASKING"])
 _LONG, _PIECE = 16, 64 * 1024
@@ -37,6 +39,7 @@ class Exchange:
         where: str,
         retries: int,
         clock: Callable[[], float] = time.monotonic,
+        began: float | None = None,
     ):
         self._ops: list[Any] = [getattr(op, dialect) if type(op) is Choice else op for op in ops]
         self._dialect = dialect
@@ -52,7 +55,7 @@ class Exchange:
         blocking = [op.block_ms for op in self._ops if type(op) is Op]
         self.timeout = max(blocking, default=0) / 1000
         self._clock = clock
-        self._give_up_at = clock() + self.timeout + _PATIENCE
+        self._give_up_at = (clock() if began is None else began) + self.timeout + _PATIENCE
 
     @property
     def finished(self) -> bool:
@@ -93,10 +96,8 @@ class Exchange:
             yield b"".join(piece)
 
     def _command(self, index: int) -> bytes:
-        op = self._ops[index]
-        if type(op) is Late:
-            op = self._ops[index] = op.make()
-        return _evalsha(script(op.script, self._dialect), op) if op.script else pack(op.args)
+        op = self._ops[index] = choose(self._ops[index], self._dialect)
+        return packed(op, self._dialect)
 
     def take(self, replies: list[Any], owners: list[int | None]) -> float:
         """Note the replies; return how long to wait before the next request, if one is needed."""
@@ -166,5 +167,15 @@ class Exchange:
         return self.answers
 
 
-def _evalsha(lua: Script, op: Op[Any]) -> bytes:
-    return pack(("EVALSHA", lua.sha, len(op.keys), *op.keys, *op.args))
+def choose(op: AnyOp[R], dialect: str) -> Op[R]:
+    """Return the operation as it is in the dialect, made if it was to be made late."""
+    chosen: Any = getattr(op, dialect) if type(op) is Choice else op
+    return chosen.make() if type(chosen) is Late else chosen
+
+
+def packed(op: Op[Any], dialect: str) -> bytes:
+    """Return what is sent for an operation."""
+    if not op.script:
+        return op.args if type(op.args) is bytes else pack(op.args)
+    sha = script(op.script, dialect).sha
+    return pack(("EVALSHA", sha, len(op.keys), *op.keys, *op.args))

@@ -55,7 +55,7 @@ def cost(own_server: RedisServer, what: str) -> Cost:
 def test_one_add_is_one_command(own_server: RedisServer) -> None:
     spent = cost(own_server, "add")
     assert spent.commands == {"xadd": 1.0}
-    assert spent.calls < 240, spent.calls
+    assert spent.calls < 175, spent.calls
 
 
 def test_bulk_is_a_script_call_for_256_jobs(own_server: RedisServer) -> None:

@@ -166,6 +166,16 @@ def test_it_gives_up_while_the_server_still_remembers_the_first_send() -> None:
     assert 60 <= clock.now <= ONCE_MS / 1000 - 10
 
 
+def test_its_patience_counts_from_the_first_send() -> None:
+    clock = Clock()
+    clock.now = 1000.0
+    asked = Exchange([GET], "native", "here", 1000, clock, began=950.0)
+    asked.broken(redis.ConnectionError("lost"))
+    clock.now = 1011.0
+    with pytest.raises(NotConnected):
+        asked.broken(redis.ConnectionError("lost"))
+
+
 def test_a_long_agreed_silence_is_not_impatience() -> None:
     clock = Clock()
     asked = exchange(command("XREAD", parse=as_is, block_ms=90_000), clock=clock)

@@ -29,7 +29,6 @@ from airflow_provider_chasqui.core.op import (
     Op,
     Packed,
     as_int,
-    command,
     script,
 )
 from airflow_provider_chasqui.core.ops.confirming import Confirmer
@@ -39,6 +38,12 @@ from airflow_provider_chasqui.core.prepare import Ready
 ONCE_MS = 100_000
 _MARKER_GRACE_S = 3600
 _ADDED = ord("1")
+# The command of a single add in RESP: packing it argument by argument is a tenth of all its calls.
+_XADD = (
+    b"*8\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$4\r\nIDMP\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n*\r\n"
+    b"$1\r\nd\r\n$%d\r\n%b\r\n"
+)
+_XADD_NAMED = _XADD.replace(b"*8", b"*10", 1) + b"$1\r\nn\r\n$%d\r\n%b\r\n"
 
 
 def signs(reply: Any) -> list[bool]:
@@ -57,9 +62,14 @@ def add(keys: Keys, job: Ready, call: Call, index: int = 0) -> Choice[list[bool]
     one leaves the marker that IDMP would. Both remember the call and not the job's id: a second
     call with the same id is a second job, unless `unique` says otherwise.
     """
-    name: tuple[Arg, ...] = ("n", job.name) if job.name else ()
-    head = ("XADD", keys.stream, "IDMP", call.producer, call.step(index))
-    native = command(*head, "*", "d", job.envelope, *name, parse=_sent)
+    stream, producer, step = keys.stream.encode(), call.producer.encode(), call.step(index).encode()
+    where = (len(stream), stream, len(producer), producer, len(step), step)
+    what = (len(job.envelope), job.envelope)
+    if job.name:
+        packed = _XADD_NAMED % (*where, *what, len(job.name), job.name)
+    else:
+        packed = _XADD % (*where, *what)
+    native = Op(packed, _sent)
     return Choice(native, Late("add", lambda: add_chunk(keys, [job], 0, call.token(index))))
 
 
