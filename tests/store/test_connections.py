@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.errors import NotConnected, WaitTimeout, WrongType
-from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.op import Op, as_is, command
 from airflow_provider_chasqui.core.ops import delivery, looking
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 from airflow_provider_chasqui.store.connect import AsyncLink, Link
@@ -253,6 +253,31 @@ async def test_a_blocking_read_that_ran_out_of_time_leaves_no_stray_reply(
                 await queue.drive.run(looking.events_wait(queue.keys, "0-0", 1, 20))
             gate.let_go()
             assert (await queue.depth()).waiting == 1
+
+
+async def test_each_read_has_its_own_time_though_they_share_a_timer(
+    valkey_server: RedisServer, queue_name: str
+) -> None:
+    """A long read leaves the timer far away, a short one near; neither is the next one's."""
+
+    def block(ms: int) -> Op[Any]:
+        args = ("XREAD", "BLOCK", ms, "STREAMS", "nowhere", "$")
+        return command(*args, parse=as_is, block_ms=ms)
+
+    with Gate(valkey_server.port) as gate:
+        async with AsyncQueue(queue_name, f"{gate.url}?retries=0&timeout=0.3") as queue:
+            await queue.add(0)
+            await queue.drive.run(block(1))
+            await queue.add(0)
+            await asyncio.sleep(0.4)  # the timer of the last add has rung for nobody
+            assert await queue.drive.run(block(700)) is None
+            assert (await queue.depth()).waiting == 2
+            gate.hold()
+            began = time.monotonic()
+            with pytest.raises(NotConnected, match="did not answer in time"):
+                await queue.add(0)
+            assert 0.25 < time.monotonic() - began < 3.0
+            gate.let_go()
 
 
 @pytest.mark.parametrize("colour", ["blocking", "awaiting"])
