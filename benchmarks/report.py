@@ -13,6 +13,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks import contenders, plots
 from benchmarks.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +47,10 @@ TARGETS: tuple[tuple[str, str, str, float, str, float | None], ...] = (
 GROWTH = 0.85
 
 Found = dict[str, Any]
+
+
+def _which(measure: str) -> str:
+    return {"p50_ms": " (p50)", "p99_ms": " (p99)", "rss_mb": " (worker)"}.get(measure, "")
 
 
 class Results:
@@ -125,6 +130,48 @@ TARGET_HEAD = [
 ]  # fmt: skip
 
 
+# What every contender can do somehow, or many can.
+COMPARED = (
+    ("A", "rate"), ("A plain", "rate"), ("B", "rate"), ("C on", "rate"), ("C plain on", "rate"),
+    ("D on", "rate"), ("E on", "rate"), ("F", "p50_ms"), ("F", "p99_ms"),
+)  # fmt: skip
+COMPARED_HEAD = ["how many times better ours is", *(key + _which(m) for key, m in COMPARED)]
+
+
+def compared_rows(results: Results) -> list[list[str]]:
+    """Each contender beside ours: times the rate, or times the latency."""
+    rows: list[tuple[float, list[str]]] = []
+    least: dict[tuple[str, str], float] = {}
+    for who in contenders.ALL:
+        cells = []
+        for key, measure in COMPARED:
+            ours, theirs = (
+                results.median(key, "ours", measure),
+                results.median(key, who.name, measure),
+            )
+            if not ours or not theirs or who.name == "ours":
+                cells.append("")
+                continue
+            ratio = ours / theirs if measure == "rate" else theirs / ours
+            cells.append(_times(ratio))
+            if who in contenders.PEERS:
+                least[key, measure] = min(ratio, least.get((key, measure), ratio))
+        if any(cells):
+            rows.append((results.median("C on", who.name) or 0.0, [who.name, *cells]))
+    rows.sort(key=lambda row: row[0], reverse=True)
+    found = [row for _, row in rows]
+    if least:
+        best = [_times(least[each]) if each in least else "" for each in COMPARED]
+        found.append(
+            ["**the best of the peers**", *(f"**{cell}**" if cell else "" for cell in best)]
+        )
+    return found
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+
+
 def peer_rows(results: Results) -> list[list[str]]:
     rows = []
     for scenario in TITLES:
@@ -148,10 +195,6 @@ def peer_rows(results: Results) -> list[list[str]]:
 
 
 PEER_HEAD = ["", "scenario", "unit", "who", "median", "range", "ours is times that"]
-
-
-def _which(measure: str) -> str:
-    return {"p50_ms": " (p50)", "p99_ms": " (p99)", "rss_mb": " (worker)"}.get(measure, "")
 
 
 def other_rows(results: Results) -> list[list[str]]:
@@ -192,13 +235,15 @@ def conditions(results: Results) -> str:
     )
 
 
-def text(found: Found) -> str:
+def text(found: Found, images: str = "") -> str:
     """The whole report as Markdown."""
     results = Results(found)
     parts = [conditions(results), _table(TARGET_HEAD, target_rows(results))]
-    parts.append(_table(PEER_HEAD, peer_rows(results)))
+    parts.append(_table(COMPARED_HEAD, compared_rows(results)))
     if others := other_rows(results):
         parts.append(_table(["", "scenario", "measure", "ours"], others))
+    parts += [images] if images else []
+    parts += ["### Every median and range", _table(PEER_HEAD, peer_rows(results))]
     if failures := results.failures():
         parts.append("Not measured:\n\n" + "\n".join(f"- {each}" for each in failures))
     return "\n\n".join(parts)
@@ -208,51 +253,9 @@ def write_docs(found: Found) -> None:
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    images = "\n".join(
-        f"![{title}](images/{name}.png)" for name, title in draw(Results(found)).items()
-    )
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text(found)}\n\n{images}\n\n{END}{after}")
-
-
-PLOTS = {
-    "bench-adds": ("Adding: jobs a second", ("A", "B"), "rate"),
-    "bench-running": ("Running: jobs a second", ("C on", "C off", "D on", "E off", "E on"), "rate"),
-    "bench-latency": ("Latency at 500 jobs a second: ms", ("F",), "p50_ms"),
-}
-
-
-def draw(results: Results) -> dict[str, str]:
-    """Write the plots; returns their names and titles."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    IMAGES.mkdir(exist_ok=True)
-    drawn = {}
-    for name, (title, keys, measure) in PLOTS.items():
-        keys = tuple(key for key in keys if results.contenders(key, measure))
-        if not keys:
-            continue
-        figure, axes = pyplot.subplots(1, len(keys), figsize=(3.6 * len(keys), 3.4), squeeze=False)
-        for axis, key in zip(axes[0], keys, strict=True):
-            names = results.contenders(key, measure)[::-1]
-            values = [results.values(key, each, measure) for each in names]
-            middle = [statistics.median(each) for each in values]
-            low = [m - min(v) for m, v in zip(middle, values, strict=True)]
-            high = [max(v) - m for m, v in zip(middle, values, strict=True)]
-            colours = ["#c0392b" if each == "ours" else "#7f8c8d" for each in names]
-            axis.barh(names, middle, xerr=[low, high], color=colours, ecolor="#2c3e50")
-            axis.set_title(f"{key}: {TITLES[key]}", fontsize=8)
-            axis.tick_params(labelsize=7)
-            if len(names) > 4:
-                axis.set_xscale("log")
-        figure.suptitle(title, fontsize=10)
-        figure.tight_layout()
-        figure.savefig(IMAGES / f"{name}.png", dpi=110, metadata={"Software": None})
-        pyplot.close(figure)
-        drawn[name] = title
-    return drawn
+    drawn = plots.draw(Results(found), TITLES, IMAGES)
+    images = "\n".join(f"![{title}](images/{name}.png)" for name, title in drawn.items())
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text(found, images)}\n\n{END}{after}")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import chasquimq
 import msgpack
 from chasquimq import _native
-from stage import QUEUE, Peer, fires, main
+from stage import FIRST_FIRE_MS, QUEUE, Peer, fires, main
 
 STREAM, DELAYED, EVENTS = (
     f"{{chasqui:{QUEUE}}}:{part}" for part in ("stream", "delayed", "events")
@@ -64,8 +64,8 @@ class ChasquiMQ(Peer):
         began = time.perf_counter()
         for number in range(count):
             await self.queue.upsert_repeatable_job(
-                f"r{number}", number, repeat=chasquimq.RepeatPattern.every(3_600_000),
-                start_after_ms=due_ms,
+                f"r{number}", number, repeat=chasquimq.RepeatPattern.every(FIRST_FIRE_MS),
+                start_after_ms=due_ms - FIRST_FIRE_MS,
             )  # fmt: skip
         put = time.perf_counter() - began
         return {"put_seconds": put} | await fires(self, count, due_ms)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from stage import QUEUE, Peer, fires, main
+from stage import FIRST_FIRE_MS, QUEUE, Peer, fires, main
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.job import Job, NewJob
@@ -78,10 +78,10 @@ class Ours(Peer):
 
     async def cron(self) -> dict[str, Any]:
         count, due_ms = self.order["n"], self.order["due_ms"]
-        start = datetime.fromtimestamp(due_ms / 1000, UTC)
+        start = datetime.fromtimestamp((due_ms - FIRST_FIRE_MS) / 1000, UTC)
         began = time.perf_counter()
         for number in range(count):
-            await self.queue.repeat(number, Every(3_600_000), name=f"r{number}", start=start)
+            await self.queue.repeat(number, Every(FIRST_FIRE_MS), name=f"r{number}", start=start)
         put = time.perf_counter() - began
         return {"put_seconds": put} | await fires(self, count, due_ms)
 
