@@ -5,16 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchmarks.report import Results
 
 PLOTS = {
     "bench-adds": ("Adding: jobs a second", ("A", "B"), "rate"),
-    "bench-running": ("Running: jobs a second", ("C on", "C off", "D on", "E off", "E on"), "rate"),
+    "bench-running": ("Running: jobs a second", ("C on", "C plain on", "D on", "E on"), "rate"),
     "bench-latency": ("Latency at 500 jobs a second: ms", ("F",), "p50_ms"),
 }
+_COLUMNS = 2
 
 
 def draw(results: Results, scenarios: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -30,22 +31,42 @@ def draw(results: Results, scenarios: Mapping[str, str], folder: Path) -> dict[s
         keys = tuple(key for key in keys if results.contenders(key, measure))
         if not keys:
             continue
-        figure, axes = pyplot.subplots(1, len(keys), figsize=(3.6 * len(keys), 3.4), squeeze=False)
-        for axis, key in zip(axes[0], keys, strict=True):
-            names = results.contenders(key, measure)[::-1]
-            values = [results.values(key, each, measure) for each in names]
-            middle = [statistics.median(each) for each in values]
-            low = [m - min(v) for m, v in zip(middle, values, strict=True)]
-            high = [max(v) - m for m, v in zip(middle, values, strict=True)]
-            colours = ["#c0392b" if each == "ours" else "#7f8c8d" for each in names]
-            axis.barh(names, middle, xerr=[low, high], color=colours, ecolor="#2c3e50")
-            axis.set_title(f"{key}: {scenarios[key]}", fontsize=8)
-            axis.tick_params(labelsize=7)
-            if len(names) > 4:
-                axis.set_xscale("log")
-        figure.suptitle(title, fontsize=10)
+        columns = min(_COLUMNS, len(keys))
+        rows = -(-len(keys) // columns)
+        size = (4.2 * columns, 3.3 * rows)
+        figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False)
+        places = list(axes.flat)
+        for axis, key in zip(places, keys, strict=False):
+            _bars(axis, results, key, measure)
+            axis.set_title(f"{key}: {scenarios[key]}", fontsize=9)
+        for axis in places[len(keys) :]:
+            axis.set_visible(False)
         figure.tight_layout()
         figure.savefig(folder / f"{name}.png", dpi=110, metadata={"Software": None})
         pyplot.close(figure)
         drawn[name] = title
     return drawn
+
+
+def _bars(axis: Any, results: Results, key: str, measure: str) -> None:
+    """Medians as bars, ranges as lines; so far apart that only a logarithmic scale shows them."""
+    names = results.contenders(key, measure)[::-1]
+    values = [results.values(key, each, measure) for each in names]
+    middle = [statistics.median(each) for each in values]
+    low = [m - min(v) for m, v in zip(middle, values, strict=True)]
+    high = [max(v) - m for m, v in zip(middle, values, strict=True)]
+    colours = ["#c0392b" if each == "ours" else "#95a5a6" for each in names]
+    bars = axis.barh(names, middle, xerr=[low, high], color=colours, ecolor="#2c3e50")
+    axis.bar_label(bars, [_short(each) for each in middle], fontsize=7, padding=4)
+    axis.set_xscale("log")
+    axis.set_xlim(min(map(min, values)) / 3, max(map(max, values)) * 6)
+    axis.tick_params(labelsize=8)
+    axis.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _short(value: float) -> str:
+    """A number as people say it."""
+    if value >= 1e6:
+        return f"{value / 1e6:,.3g}M"
+    return f"{value / 1000:,.3g}k" if value >= 1000 else f"{value:.3g}"
