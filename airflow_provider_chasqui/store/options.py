@@ -170,8 +170,8 @@ class AsyncWhole:
         """Read replies, errors among them; each may take `seconds`, or the usual time if None."""
         mine: Any = self
         parser = mine._parser
-        watch = self._watch = self._watch or _Watch(self)
-        watch.begin(seconds or self.patience)
+        watch = self._watch = self._watch or _Watch()
+        watch.begin(mine._writer, seconds or self.patience)
         replies: list[Any] = []
         try:
             if isinstance(parser, _AsyncHiredisParser):
@@ -212,21 +212,23 @@ class _Watch:
     """Cuts a connection off that says nothing for too long while somebody waits for it.
 
     Its timer is left where it is from read to read: one for each read is an eighth of the calls of
-    a single add, and asyncio.timeout a fifth.
+    a single add, and asyncio.timeout a fifth. It knows the socket and not the connection, which
+    may therefore go at any time.
     """
 
-    __slots__ = ("_connection", "_loop", "_rings_at", "_seconds", "_timer", "_until", "too_long")
+    __slots__ = ("_loop", "_rings_at", "_seconds", "_timer", "_until", "_writer", "too_long")
 
-    def __init__(self, connection: Any):
-        self._connection = connection
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._writer: asyncio.StreamWriter | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = self._until = math.inf
         self._seconds = 0.0
         self.too_long = False
 
-    def begin(self, seconds: float) -> None:
+    def begin(self, writer: asyncio.StreamWriter, seconds: float) -> None:
         """From here on, it may be silent for so many seconds."""
+        self._writer = writer
         self._seconds = seconds
         self._until = until = self._loop.time() + seconds
         self.too_long = False
@@ -241,6 +243,7 @@ class _Watch:
     def end(self) -> None:
         """Nobody waits any more."""
         self._until = math.inf
+        self._writer = None
 
     def _arm(self, until: float) -> None:
         self._rings_at = until
@@ -253,8 +256,8 @@ class _Watch:
                 self._arm(self._until)
             return
         self.too_long = True
-        if self._connection._writer is not None:
-            self._connection._writer.transport.abort()
+        if self._writer is not None:
+            self._writer.transport.abort()
 
 
 def kind_of(target: Target, home: Any, whole: type[Any]) -> type[Any]:

@@ -156,7 +156,7 @@ async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) ->
 
 
 _CONSUME = """
-import sys, threading
+import sys, threading, time
 from datetime import timedelta
 from airflow_provider_chasqui.core.errors import LeaseLost
 from airflow_provider_chasqui.core.op import as_is, command
@@ -174,7 +174,11 @@ config = LeaseConfig(mode="exclusive", ordered=True, poison="block", max_deliver
 queue = PartitionedQueue(name, url, partitions=6, config=config)
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-with queue.join(consumer, life=timedelta(milliseconds=900)) as me:
+# Longer than a busy machine lets a process wait: who is silent for so long loses all it holds.
+with queue.join(consumer, life=timedelta(seconds=3)) as me:
+    while not me.partitions:
+        time.sleep(0.02)
+        me.beat()
     print("up", flush=True)
     while not stop.is_set():
         for lease in me.lease(4, wait=timedelta(milliseconds=200)):
