@@ -134,7 +134,7 @@ def packed_run(
 ) -> PackedEvent:
     """Both events of a run that ended well, one behind the other.
 
-    Only what differs is sent, the script knows the rest: a third of the bytes of two events.
+    Only what differs is sent, the script knows the rest: two fifths of the bytes of two events.
     """
     raw, said = job_id.encode(), name.encode()
     began_ms = ended_ms - duration_us // 1000

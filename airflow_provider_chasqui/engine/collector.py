@@ -10,10 +10,10 @@ _OFTEN, _SELDOM = 20_000, 10
 def calm_collector() -> None:
     """Let it look less often, and never again at what is loaded by now.
 
-    A run leaves few cycles behind, yet by default the collector looks after every hundred jobs, and
-    every so often walks over all modules. Calmed, a busy worker has a tenth more time, and an idle
-    one has no slow moments. Not for a process that has other work, such as Airflow's triggerer:
-    what is loaded stays for good. `chasqui worker` does this by itself.
+    A run leaves few cycles behind, yet by default the collector looks again and again, and every so
+    often walks over all modules. Calmed, a busy worker spends a tenth less on a job. Not for a
+    process that has other work, such as Airflow's triggerer: what is loaded stays for good.
+    `chasqui worker` does this by itself.
     """
     gc.collect()
     gc.freeze()

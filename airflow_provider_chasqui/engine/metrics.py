@@ -37,7 +37,7 @@ class Histogram:
         self.total += value
 
     def see_all(self, values: Sequence[float]) -> None:
-        """The same for many at once: a tenth of the time of as many calls of `see`."""
+        """The same for many at once: a sixth of the time of as many calls of `see`."""
         ordered, below = sorted(values), 0
         for place, edge in enumerate(self.edges):
             upto = bisect_right(ordered, edge, below)

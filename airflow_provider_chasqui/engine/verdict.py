@@ -59,8 +59,8 @@ class Verdict:
     def returned_at_once(self, runs: Sequence[QuickRun]) -> None:
         """Handlers returned a result without ever waiting.
 
-        They are judged together, and the begin of each is told with its end: half of what judging
-        them one by one takes.
+        They are judged together, and the begin of each is told with its end: the dearest part of
+        such a run was to write down, one by one, what became of it.
         """
         desk, settler = self._desk, self._settler
         self._count(runs, ok=True)

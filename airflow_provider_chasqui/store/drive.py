@@ -46,7 +46,7 @@ class Driver:
         """Send one operation and return its answer."""
         dialect = self._link.dialect or self.dialect()
         chosen, began = choose(op, dialect), time.monotonic()
-        # What is simply answered needs no exchange: a tenth of the time of a single add.
+        # What is simply answered needs no exchange: a tenth of the calls of a single add.
         heard = self._hear(None, chosen.block_ms / 1000, (packed(chosen, dialect),), 1)
         if isinstance(heard, list) and not isinstance(heard[0], Exception):
             return chosen.parse(heard[0])
@@ -195,7 +195,7 @@ class AsyncDriver:
         """Send one operation and return its answer."""
         dialect = self._link.dialect or await self.dialect()
         chosen, began = choose(op, dialect), time.monotonic()
-        # What is simply answered needs no exchange: a tenth of the time of a single add.
+        # What is simply answered needs no exchange: a tenth of the calls of a single add.
         heard = await self._hear(None, chosen.block_ms / 1000, (packed(chosen, dialect),), 1)
         if isinstance(heard, list) and not isinstance(heard[0], Exception):
             return chosen.parse(heard[0])

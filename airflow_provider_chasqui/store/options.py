@@ -211,9 +211,8 @@ async def _read_by_hiredis(parser: Any, replies: list[Any], count: int, watch: _
 class _Watch:
     """Cuts a connection off that says nothing for too long while somebody waits for it.
 
-    Its timer is left where it is from read to read: one for each read is an eighth of the calls of
-    a single add, and asyncio.timeout a fifth. It knows the socket and not the connection, which
-    may therefore go at any time.
+    Its timer is left where it is from read to read: one for each read is a tenth of the calls of
+    a single add. It knows the socket and not the connection, which may therefore go at any time.
     """
 
     __slots__ = ("_loop", "_rings_at", "_seconds", "_timer", "_until", "_writer", "too_long")

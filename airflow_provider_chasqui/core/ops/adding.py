@@ -133,7 +133,7 @@ def add_one(keys: Keys, job: Ready, config: QueueConfig, call: Call, now_ms: int
     """Add one job of any kind."""
     if config.announce or config.max_len or config.confirm:
         return (yield from add_all(keys, [job], config, call, now_ms))[0]
-    # Nothing to sort, weigh and cut into windows: a tenth of the calls of a single add.
+    # Nothing to sort, weigh and cut into windows, which would be a third of the calls.
     signs = yield _send(keys, [job], config, call, 0, now_ms)
     return Added(job.id, signs[0])
 
