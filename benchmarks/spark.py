@@ -25,7 +25,7 @@ WARM_ROWS = 20_000
 def session(folder: Path) -> Any:
     from pyspark.sql import SparkSession
 
-    from airflow_provider_chasqui.spark.java import use_java
+    from airflow_provider_chasqui.spark.java_home import use_java
 
     use_java()
     os.environ["PYTHONPATH"] = str(ROOT)

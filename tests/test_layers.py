@@ -34,7 +34,7 @@ MAY = {
     "embedded": FLOOR,
     "cli": BELOW_AIRFLOW,
     "demo": BELOW_AIRFLOW | AIRFLOW | {"spark"},
-    "plugins": BELOW_AIRFLOW | AIRFLOW,
+    "plugins": BELOW_AIRFLOW | AIRFLOW | {"spark"},
     "commands": BELOW_AIRFLOW | AIRFLOW | {"cli"},  # airflow chasqui ...
     **{room: BELOW_AIRFLOW | AIRFLOW | {"spark"} for room in AIRFLOW},
     "provider": AIRFLOW | BELOW_AIRFLOW | {"cli", "commands", "plugins"},

@@ -168,7 +168,7 @@ def _beside_python(binary: str) -> Path:
 
 
 def _java_variables() -> dict[str, str]:
-    from airflow_provider_chasqui.spark.java import java_home
+    from airflow_provider_chasqui.spark.java_home import java_home
 
     home, path = java_home(), os.environ.get("PATH", "")
     found: dict[str, str] = {"JAVA_HOME": str(home)} if home else {}

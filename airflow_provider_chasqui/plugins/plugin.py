@@ -10,6 +10,8 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider_chasqui.plugins import listener
+
 PREFIX = "/chasqui"
 # One name for all places: Airflow keeps a loaded bundle under its name, so that it is loaded once.
 # The component tells the places apart by the ids it is given.
@@ -35,6 +37,7 @@ class ChasquiPlugin(AirflowPlugin):
 
     name = "chasqui"
     fastapi_apps: Any = _Apps()
+    listeners = [listener]  # noqa: RUF012
     react_apps = [  # noqa: RUF012
         {**_APP, "destination": "nav", "url_route": "chasqui", "nav_top_level": True},
         {**_APP, "destination": "dag", "url_route": "chasqui-dag"},

