@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.hidden_tools import BROWSER, COMPILER, JAVA, NODE, environment_without
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("demo")]
 ROOT = Path(__file__).parents[1]
@@ -38,9 +41,19 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@functools.cache
+def fresh_machine(links: Path) -> dict[str, str]:
+    """The environment of a machine with only what README asks for: Python and make."""
+    links.mkdir()
+    env = environment_without(links, *JAVA, *NODE, *BROWSER, *COMPILER)
+    for name in ("java", "node", "chromium", "cc", "gcc"):
+        assert shutil.which(name, path=env["PATH"]) is None
+    return env
+
+
 def environment(copy: Path) -> dict[str, str]:
     """What is started finds our code in the copy, not in this checkout."""
-    return os.environ | {
+    return fresh_machine(copy.parent / "path") | {
         "PYTHONPATH": str(copy), "PYTHONUNBUFFERED": "1", "COLUMNS": "80", "NO_COLOR": "1",
     }  # fmt: skip
 

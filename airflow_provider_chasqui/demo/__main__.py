@@ -15,6 +15,7 @@ from rich.table import Table
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.demo.site import EXAMPLES, Site, interruptible
 from airflow_provider_chasqui.demo.story import DAG, QUEUE, Telling, Told, tick
+from airflow_provider_chasqui.spark.java_home import java_home
 
 NEXT = (
     ("make up", "Airflow with the Chasqui page, at an address to open"),
@@ -36,6 +37,7 @@ def main() -> int:
         dags.mkdir()
         shutil.copy(EXAMPLES / f"{DAG}.py", dags)
         try:
+            java_home()  # without any Java, fail now and not in the DAG
             with interruptible(), Site(home, dags=dags, reread=600) as site:
                 told, added = _tell(console, site)
         except KeyboardInterrupt:
