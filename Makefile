@@ -28,13 +28,13 @@ help: ## Show this help
 	@echo "  WORKERS=4 sets how many test processes run, ARGS='-k name' goes to pytest, PORT=9090 to up."
 
 demo: setup ## See the whole story: Spark, Airflow and workers, all started here (a few minutes)
-	@$(BIN)/python -m airflow_provider_chasqui.demo
+	@$(BIN)/python -m demo
 
 up: setup ## Start Airflow with the Chasqui page, a server and a worker, and leave them running
-	@$(BIN)/python -m airflow_provider_chasqui.demo.up up $(PORT:%=--port %)
+	@$(BIN)/python -m demo.up up $(PORT:%=--port %)
 
 down: setup ## Stop what `make up` started
-	@$(BIN)/python -m airflow_provider_chasqui.demo.up down
+	@$(BIN)/python -m demo.up down
 
 test: setup servers ## Run every test, on every server (sets everything up first)
 	@echo "==> Running all tests"

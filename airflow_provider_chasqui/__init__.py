@@ -10,11 +10,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOME = {
+_EXPORTS = {
     "AsyncQueue": "queue",
     "Queue": "queue",
     "QueueConfig": "core.config",
-    "Confirm": "core.config",
+    "WriteConcern": "core.config",
     "Consumer": "engine.consumer",
     "ConsumerConfig": "core.config",
     "Handlers": "engine.handlers",
@@ -24,12 +24,12 @@ _HOME = {
     "PartitionedQueue": "lease.partitions",
     "AsyncRsmqClient": "rsmq.client",
     "RsmqClient": "rsmq.client",
-    "RetryDefaults": "core.policy",
+    "RetryDefaults": "core.retry",
     "NewJob": "core.job",
-    "Backoff": "core.policy",
-    "RetryPolicy": "core.policy",
-    "Cron": "core.schedule",
-    "Every": "core.schedule",
+    "Backoff": "core.retry",
+    "RetryPolicy": "core.retry",
+    "Cron": "core.cron",
+    "Every": "core.cron",
     "FIRE_ONCE": "core.repeat",
     "SKIP": "core.repeat",
     "fire_all": "core.repeat",
@@ -37,13 +37,13 @@ _HOME = {
     "Snooze": "core.outcome",
     "Unrecoverable": "core.outcome",
     "ChasquiError": "core.errors",
-    "Target": "store.target",
+    "RedisTarget": "redis_client.target",
 }
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_EXPORTS)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -27,18 +27,19 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
-from airflow_provider_chasqui.core.chunks import CHUNK_JOBS
+from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.chunking import MAX_CHUNK_JOBS
 from airflow_provider_chasqui.core.codec import encode_envelope
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.ids import Ulids
+from airflow_provider_chasqui.core.ids import UlidGenerator
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.payload import encode_payload
-from airflow_provider_chasqui.core.plan import Plan
-from airflow_provider_chasqui.embedded import EmbeddedServer
-from airflow_provider_chasqui.queue import AsyncQueue, Queue, wall_clock
-from airflow_provider_chasqui.store.exchange import Exchange
-from tests.servers import RedisServer
+from airflow_provider_chasqui.core.queue_flows import QueueFlows
+from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.redis_client.retry import PipelineRequest
+from airflow_provider_chasqui.testing.embedded_server import EmbeddedServer
+from tests.support.servers import RedisServer
 from tools.redis_server import REDIS8, find
 
 PIPELINE = 1000
@@ -68,7 +69,7 @@ class Bench:
 
     def reset(self) -> None:
         self.turn += 1
-        for key in self.admin.scan_iter(f"{self.keys.tag}*", count=10_000):
+        for key in self.admin.scan_iter(f"{self.keys.hash_tag}*", count=10_000):
             self.admin.unlink(key)
 
     def check(self) -> None:
@@ -82,19 +83,19 @@ class Bench:
 
     def packed(self) -> list[tuple[bytes, int]]:
         """The pipelines that add_many sends, and how many replies each has."""
-        plan = Plan(self.keys, QueueConfig(), wall_clock)
+        plan = QueueFlows(self.keys, QueueConfig(), current_time_ms)
         flow = plan.add_many(self.new)
         found = []
         ops = next(flow)
         while True:
             assert isinstance(ops, list)
-            exchange = Exchange(ops, self.dialect, "bench", 0)
-            data, owners = exchange.request()
+            exchange = PipelineRequest(ops, self.dialect, "bench", 0)
+            data, owners = exchange.encode_pending()
             found.append((b"".join(data), len(owners)))
-            loads, signs = len(owners) - len(ops), [b"1" * CHUNK_JOBS for _ in ops]
-            exchange.take([None] * loads + signs, owners)
+            loads, signs = len(owners) - len(ops), [b"1" * MAX_CHUNK_JOBS for _ in ops]
+            exchange.handle_replies([None] * loads + signs, owners)
             try:
-                ops = flow.send(exchange.answers)
+                ops = flow.send(exchange.parsed_replies)
             except StopIteration:
                 return found
 
@@ -139,10 +140,10 @@ class Bench:
             await call(queue)
 
     def _fields(self) -> Iterator[dict[str, bytes]]:
-        now_ms, ulids = wall_clock(), Ulids()
+        now_ms, ulids = current_time_ms(), UlidGenerator()
         for payload in self.work:
             body = encode_payload(payload)
-            yield {"d": encode_envelope(ulids.mint(now_ms), body, now_ms)}
+            yield {"d": encode_envelope(ulids.next(now_ms), body, now_ms)}
 
     def redis_py(self) -> Callable[[], None]:
         def send() -> None:

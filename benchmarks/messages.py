@@ -15,10 +15,10 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.queue import Queue
-from tests.servers import RedisServer
-from tests.system.airflow_site import AirflowSite, until
+from tests.support.local_airflow import AirflowSite, until
+from tests.support.servers import RedisServer
 from tools.redis_server import REDIS8, find
 
 MESSAGES = 40
@@ -27,7 +27,7 @@ WATCHED = 5
 
 DAGS = f"""
 from airflow.sdk import DAG, Asset, AssetWatcher, task
-from airflow_provider_chasqui.messages import doorbell
+from airflow_provider_chasqui.messaging import queue_not_empty_asset
 from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
 
 def watched(queue):
@@ -35,7 +35,7 @@ def watched(queue):
     return Asset(queue, watchers=[AssetWatcher(name=queue, trigger=trigger)])
 
 for n in range({WATCHED}):
-    for kind, asset in (("message", watched(f"idle-{{n}}")), ("bell", doorbell(f"bell-{{n}}"))):
+    for kind, asset in (("message", watched(f"idle-{{n}}")), ("bell", queue_not_empty_asset(f"bell-{{n}}"))):
         with DAG(f"on_{{kind}}_{{n}}", schedule=[asset], catchup=False) as dag:
             @task
             def nothing():
@@ -47,7 +47,7 @@ for n in range({WATCHED}):
 
 def calls(queue: Queue) -> int:
     """How many commands the server has run, ours of asking included."""
-    info = queue.drive.run(command("INFO", "commandstats", parse=as_is)).decode()
+    info = queue.client.execute(redis_command("INFO", "commandstats", parse=as_raw)).decode()
     lines = [line for line in info.splitlines() if line.startswith("cmdstat_")]
     return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in lines)
 
@@ -69,7 +69,7 @@ def latencies(site: AirflowSite, url: str) -> list[float]:
     with Queue("idle-0", url) as queue:
         for number in range(MESSAGES):
             began = datetime.now().astimezone()
-            queue.add(number, id=f"m-{number}")
+            queue.add(number, job_id=f"m-{number}")
             since = began.isoformat().replace("+", "%2B")
             at = until(lambda: stored(site, since).get(f"m-{number}"), 60, "the event", every=0.2)  # noqa: B023
             waits.append(at - began.timestamp())

@@ -28,13 +28,13 @@ from typing import Any
 import redis
 
 from airflow_provider_chasqui.core.codec import encode_envelope
-from airflow_provider_chasqui.core.ids import Ulids
+from airflow_provider_chasqui.core.ids import UlidGenerator
 from airflow_provider_chasqui.core.payload import encode_payload
 from benchmarks import contenders, report
 from benchmarks.contenders import Contender
-from benchmarks.gauge import Gauge
+from benchmarks.load_meter import Gauge
 from benchmarks.scenarios import SCENARIOS, Scenario
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 from tools.redis_server import REDIS8, find
 
 STREAM, DLQ = "{chasqui:bench}:stream", "{chasqui:bench}:dlq"
@@ -131,10 +131,10 @@ class Hall:
                 worker.wait()
 
     def _replay(self, who: Contender, jobs: int, order: Found) -> Found:
-        pipe, ulids = self.admin.pipeline(transaction=False), Ulids()
+        pipe, ulids = self.admin.pipeline(transaction=False), UlidGenerator()
         for number in range(jobs):
             now_ms = time.time_ns() // 1_000_000
-            envelope = encode_envelope(ulids.mint(now_ms), encode_payload(number), now_ms)
+            envelope = encode_envelope(ulids.next(now_ms), encode_payload(number), now_ms)
             letter = {"d": envelope, "source_id": "1-1", "reason": "retries_exhausted"}
             pipe.xadd(DLQ, letter)  # type: ignore[arg-type]
         pipe.execute()

@@ -9,11 +9,11 @@ import asyncio
 import statistics
 import time
 
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.engine.inbox import Inbox
 from airflow_provider_chasqui.queue import AsyncQueue
-from tests.servers import RedisServer
+from airflow_provider_chasqui.triggers._message_consumer import MessageConsumer
+from tests.support.servers import RedisServer
 from tools.redis_server import REDIS8, find
 
 IDLE_S = 20.0
@@ -22,25 +22,25 @@ MESSAGES = 300
 
 async def commands(queue: AsyncQueue) -> int:
     """How many commands the server has run, ours of asking included."""
-    info = await queue.drive.run(command("INFO", "commandstats", parse=as_is))
+    info = await queue.client.execute(redis_command("INFO", "commandstats", parse=as_raw))
     lines = [line for line in info.decode().splitlines() if line.startswith("cmdstat_")]
     return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in lines)
 
 
 async def measure(url: str, dialect: str) -> None:
     async with AsyncQueue("bench-watchers", url, dialect=dialect) as queue:
-        inbox = Inbox(queue, ConsumerConfig(), hold=1000)
-        await inbox.window(1, 0, 1.0)
+        inbox = MessageConsumer(queue, ConsumerConfig(), max_in_flight=1000)
+        await inbox.read_window(1, 0, 1.0)
         before = await commands(queue)
-        await inbox.window(1, 0, IDLE_S)
+        await inbox.read_window(1, 0, IDLE_S)
         idle = (await commands(queue) - before - 1) / IDLE_S
         waits = []
         for number in range(MESSAGES):
             began = time.perf_counter()
             await queue.add(number)
-            (message,) = await inbox.window(1, 0, 10)
+            (message,) = await inbox.read_window(1, 0, 10)
             waits.append((time.perf_counter() - began) * 1000)
-            message.accept()
+            message.ack()
             await asyncio.sleep(0.01)
         await inbox.close()
     waits.sort()

@@ -16,7 +16,7 @@ with DAG(
     tags=["chasqui", "example"],
 ):
 
-    @task.chasqui(queue_name="emails", job_name="welcome", sends="batch", job_retry=3)
+    @task.chasqui(queue_name="emails", job_name="welcome", returns="batch", job_retry=3)
     def write_emails() -> Iterator[dict[str, object]]:
         for number in range(10_000):
             yield {"to": f"user{number}@example.org", "template": "welcome"}

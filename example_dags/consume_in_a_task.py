@@ -26,5 +26,5 @@ with DAG(
         task_id="archive",
         queue_name="archive",
         handler=archive,
-        max_time=timedelta(minutes=30),
+        max_duration=timedelta(minutes=30),
     )

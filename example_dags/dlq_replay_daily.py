@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_chasqui.dags import build_dlq_replay_dag
+from airflow_provider_chasqui.dag_factories import build_dlq_replay_dag
 
 dag = build_dlq_replay_dag(
     "chasqui_dlq_replay_daily",
@@ -10,6 +10,6 @@ dag = build_dlq_replay_dag(
     schedule="@daily",
     older_than=3600,
     rate_limit=50,
-    budget=3,
+    max_replays=3,
     tags=["chasqui", "example"],
 )

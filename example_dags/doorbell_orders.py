@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, task
 
-from airflow_provider_chasqui.messages import doorbell, leased_messages
+from airflow_provider_chasqui.messaging import leased_messages, queue_not_empty_asset
 
 QUEUE = "parcels"
 
-with DAG("doorbell_orders", schedule=[doorbell(QUEUE)], catchup=False, tags=["chasqui"]):
+with DAG("lease_orders", schedule=[queue_not_empty_asset(QUEUE)], catchup=False, tags=["chasqui"]):
 
     @task
     def weigh(messages: list[dict]) -> int:
@@ -19,5 +19,5 @@ with DAG("doorbell_orders", schedule=[doorbell(QUEUE)], catchup=False, tags=["ch
         print("weighed", len(weights), "parcels")
         return sum(weights)
 
-    with leased_messages(QUEUE, max_batch=200) as messages:
+    with leased_messages(QUEUE, max_messages=200) as messages:
         weigh(messages)

@@ -57,7 +57,7 @@ def flagship() -> None:
         task_id="ship",
         queue_name=QUEUE,
         source_sql=PARCELS,
-        job_options={"name": "deliver", "retry": "3"},
+        write_options={"jobName": "deliver", "retry": "3"},
     )
     first_round = ChasquiBatchSensor(
         task_id="first_round",
@@ -74,12 +74,14 @@ def flagship() -> None:
         from airflow_provider_chasqui.spark.source import register
 
         register(spark, ChasquiHook().settings.target)
-        letters = spark.read.format("chasqui").option("queue", QUEUE).option("view", "dlq")
+        letters = spark.read.format("chasqui").option("queueName", QUEUE).option("view", "dlq")
         dead = letters.load().cache()
         counts = {row["error"]: row["count"] for row in dead.groupBy("error").count().collect()}
         HOME.joinpath("lift-is-mended").touch()
         worth_it = dead.where("reason = 'unrecoverable' AND error LIKE '%lift%'")
-        back = worth_it.write.format("chasqui").option("queue", QUEUE).option("action", "replay")
+        back = (
+            worth_it.write.format("chasqui").option("queueName", QUEUE).option("action", "replay")
+        )
         back.mode("append").save()
         return counts
 

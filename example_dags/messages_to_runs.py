@@ -1,6 +1,6 @@
 """Messages start DAG runs: each window of orders becomes one event, and its run reads it exactly.
 
-Try it: `chasqui add orders '{"sku": 7}' --name order`
+Try it: `chasqui add orders '{"sku": 7}' --job-name order`
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task
 
-from airflow_provider_chasqui.messages import messages_of
+from airflow_provider_chasqui.messaging import get_messages
 from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
 
 QUEUE = "orders"
@@ -20,7 +20,7 @@ orders = Asset(
         AssetWatcher(
             name="orders",
             trigger=ChasquiMessageTrigger(
-                queue_name=QUEUE, match={"name": "order"}, max_batch=200, max_wait=2.0
+                queue_name=QUEUE, filter={"name": "order"}, max_messages=200, max_wait=2.0
             ),
         )
     ],
@@ -30,7 +30,7 @@ with DAG("messages_to_runs", schedule=[orders], catchup=False, tags=["chasqui"])
 
     @task(retries=2, retry_delay=timedelta(seconds=10))
     def book() -> list[str]:
-        messages = messages_of(get_current_context())
+        messages = get_messages(get_current_context())
         for message in messages:
             print("booking", message["id"], message["payload"])
         return [message["id"] for message in messages]

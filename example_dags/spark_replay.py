@@ -23,7 +23,7 @@ def spark_replay() -> None:
 
         register(spark, ChasquiHook().settings.target)
         letters = (
-            spark.read.format("chasqui").option("queue", "letters").option("view", "dlq").load()
+            spark.read.format("chasqui").option("queueName", "letters").option("view", "dlq").load()
         )
         return {row["error"]: row["count"] for row in letters.groupBy("error").count().collect()}
 
@@ -32,7 +32,7 @@ def spark_replay() -> None:
         queue_name="letters",
         payload_schema="customer BIGINT, profile STRUCT<tier: STRING>",
         where="error LIKE 'TimeoutError%' AND data.profile.tier = 'gold'",
-        budget=3,
+        max_replays=3,
     )
     analyse() >> replay
 

@@ -28,7 +28,7 @@ def spark_ship() -> None:
         task_id="ship",
         queue_name="letters",
         source_sql=CUSTOMERS,
-        job_options={"name": "send-letter", "retry": "5"},
+        write_options={"jobName": "send-letter", "retry": "5"},
     )
     sent = ChasquiBatchSensor(task_id="sent", batch=ship.output, max_failed_ratio=0.01)
 

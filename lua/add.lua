@@ -2,8 +2,8 @@
 -- KEYS  1 stream  2 once  3.. one marker for each job that has one
 -- ARGV  1 max length (0: none)  2 life of once (ms)  3.. per job: d, n, life of its marker (ms, 0: no marker)
 -- returns a string with one sign a job: 1 added, 0 its marker stood already
--- @include push
--- @include room
+-- @include add_entry
+-- @include check_max_len
 local said = redis.call('GET', KEYS[2])
 if said then return said end
 local flags, markers, seen, key, fresh = {}, {}, {}, 2, 0

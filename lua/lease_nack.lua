@@ -4,13 +4,13 @@
 -- returns for each lease 1 handed back, 0 not held any more
 -- @include clock
 -- @include entry_order
--- @include lease_held
--- @include lease_line
+-- @include lease_is_held
+-- @include lease_release_following
 local answer, delay = {}, tonumber(ARGV[3])
 local due = string.format('%.0f', now_ms() + delay)
 for i = 5, #ARGV, 4 do
   local id, consumer, fence = ARGV[i], ARGV[i + 1], ARGV[i + 3]
-  local held = lease_held(KEYS[1], ARGV[1], KEYS[4], id, consumer, ARGV[i + 2], fence)
+  local held = lease_is_held(KEYS[1], ARGV[1], KEYS[4], id, consumer, ARGV[i + 2], fence)
   if held and fence == '0' then
     -- To another owner, so that this lease cannot be used again; idle for so long that it is claimable in time.
     redis.call('XCLAIM', KEYS[1], ARGV[1], '-nacked', 0, id, 'IDLE', math.max(0, tonumber(ARGV[2]) - delay), 'JUSTID')
@@ -23,7 +23,7 @@ for i = 5, #ARGV, 4 do
 end
 for i = 5, #ARGV, 4 do
   if ARGV[4] == '1' and answer[(i - 1) / 4] == 1 then
-    lease_line(KEYS[1], ARGV[1], KEYS[2], KEYS[4], KEYS[3], ARGV[i + 1], ARGV[i])
+    lease_release_following(KEYS[1], ARGV[1], KEYS[2], KEYS[4], KEYS[3], ARGV[i + 1], ARGV[i])
   end
 end
 return answer

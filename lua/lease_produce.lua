@@ -3,8 +3,8 @@
 -- ARGV  1 life of once (ms)  2 expected tail ('': any)  3 client ('': none)  4 strict (1: a used number refuses all)  5 max length (0: none)  6 clients forgotten after (ms)  7.. per message: sequence number, d, n
 -- returns for each message its entry id, or '' where its number was used before
 -- @include clock
--- @include push
--- @include room
+-- @include add_entry
+-- @include check_max_len
 local said = redis.call('LRANGE', KEYS[2], 0, -1)
 if #said > 0 then return said end
 if ARGV[2] ~= '' then

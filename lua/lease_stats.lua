@@ -3,7 +3,7 @@
 -- ARGV  1 group  2 reclaim after (ms)  3 exclusive (1, 0)
 -- returns {there (1, 0), tail, first entry ('': none), length, added ever, delivered ever (-1: unknown), pending, in flight, handed back and not due, blocked, delayed, letters}
 -- @include clock
--- @include lease_live
+-- @include lease_count_active
 if redis.call('EXISTS', KEYS[1]) == 0 then return {0} end
 local info, group, raw = {}, {}, redis.call('XINFO', 'STREAM', KEYS[1])
 for i = 1, #raw, 2 do info[raw[i]] = raw[i + 1] end
@@ -18,7 +18,7 @@ if ARGV[3] == '1' then
   live, nacked = redis.call('ZCOUNT', KEYS[4], now, '+inf'), redis.call('ZCOUNT', KEYS[5], now, '+inf')
   blocked = redis.call('ZCARD', KEYS[6])
 elseif pending > 0 then
-  live, nacked = lease_live(KEYS[1], ARGV[1], ARGV[2])
+  live, nacked = lease_count_active(KEYS[1], ARGV[1], ARGV[2])
 end
 local first = info['first-entry']
 return {1, info['last-generated-id'], first and first[1] or '', info['length'], info['entries-added'],

@@ -2,8 +2,8 @@
 -- KEYS  1 delayed  2 stream  3 dlq
 -- ARGV  1 at most
 -- returns {moved, left, how late the first due job is (ms), next due (ms, 0: none), now (ms), buried, envelopes, each cut behind its id where that is short}
--- @include member
--- @include push
+-- @include delayed_member
+-- @include add_entry
 -- @include clock
 -- Whoever hears of the move wants the ids. An array of four or five that begins with a string of up to 31 bytes.
 local function up_to_id(d)

@@ -2,7 +2,7 @@
 -- KEYS  1 dlq  2 stream  3.. per letter: replays, dead
 -- ARGV  1 budget (0: none)  2 life of the replay count (ms)  3.. per letter: letter id, d, n, bit of the job in its batch (-1: none)
 -- returns a string with one sign a letter: 1 replayed, 0 gone already, x over its budget
--- @include push
+-- @include add_entry
 redis.call('XLEN', KEYS[2]) -- refuses a key of another type before any letter is taken
 local answer, budget = {}, tonumber(ARGV[1])
 for i = 3, #ARGV, 4 do

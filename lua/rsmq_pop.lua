@@ -3,12 +3,12 @@
 -- ARGV  1 ms in one stored vt or delay
 -- returns {id, message, receive count, first received (ms)}, or {} where none is visible
 -- @include rsmq_config
--- @include rsmq_visible
--- @include rsmq_drop
+-- @include rsmq_receive_first
+-- @include rsmq_remove
 -- @include clock
 local config, problem = rsmq_config(KEYS[2], tonumber(ARGV[1]))
 if not config then return problem end
-local message = rsmq_first(KEYS[1], KEYS[2], string.format('%.0f', now_ms()))
+local message = rsmq_receive_first(KEYS[1], KEYS[2], string.format('%.0f', now_ms()))
 if not message then return {} end
-rsmq_drop(KEYS[1], KEYS[2], message[1])
+rsmq_remove(KEYS[1], KEYS[2], message[1])
 return message

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from airflow_provider_chasqui.queue import Queue
-from tests.raw import plain_client
-from tests.servers import Certificates, RedisServer, make_certificates, valkey_binary
+from tests.support.redis_state import plain_client
+from tests.support.servers import Certificates, RedisServer, make_certificates, valkey_binary
 from tools.redis_server import REDIS7, REDIS8, NotFound, Wanted, find, version_of
 
 # Airflow reads these when it is first imported, so they are set before any test module is. Each

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_chasqui.cli.spans import span
+from airflow_provider_chasqui.cli.parsing import parse_duration
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.demo.up import QUEUES
-from airflow_provider_chasqui.provider import get_provider_info
-from airflow_provider_chasqui.store.target import from_url
+from airflow_provider_chasqui.get_provider_info import get_provider_info
+from airflow_provider_chasqui.redis_client.target import from_url
+from demo.up import QUEUES
 from tests import test_snippets
 from tools.redis_server import REDIS8
 
@@ -109,7 +109,7 @@ def test_the_commands_of_spark(name: str) -> None:
 
 def test_the_commands_of_redis(redis86_binary: Path) -> None:
     """The real server reads them."""
-    from tests.servers import RedisServer
+    from tests.support.servers import RedisServer
 
     program, *words = SERVICES["redis"]["command"]
     assert program == "redis-server"
@@ -191,5 +191,5 @@ def test_they_wait_for_each_other_and_have_time_to_end() -> None:
             condition = wanted[other]["condition"] if isinstance(wanted, dict) else None
             assert condition != "service_healthy" or "healthcheck" in SERVICES[other]
             assert other in SERVICES
-    grace = span(SERVICES["worker"]["stop_grace_period"])
-    assert grace >= ConsumerConfig().drain + timedelta(seconds=10)
+    grace = parse_duration(SERVICES["worker"]["stop_grace_period"])
+    assert grace >= ConsumerConfig().shutdown_timeout + timedelta(seconds=10)

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.job import Added
-from airflow_provider_chasqui.core.ops.letters import LetterReport
+from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterReport
+from airflow_provider_chasqui.core.job import EnqueueResult
 from tests.conftest import SERVERS
-from tests.raw import plain_client
-from tests.stories import STORIES, open_queue, told
+from tests.support.queue_scenarios import STORIES, open_queue, told
+from tests.support.redis_state import plain_client
 
 FULL = "[CMQ-300] the queue is full: it may hold 100 jobs; add workers or raise max_len"
 
 
-def report(*numbers: int, dry_run: bool = False) -> LetterReport:
-    return LetterReport(*numbers, dry_run=dry_run)
+def report(*numbers: int, dry_run: bool = False) -> DeadLetterReport:
+    return DeadLetterReport(*numbers, dry_run=dry_run)
 
 
 # What must have been answered, where it does not depend on the clock.
@@ -26,8 +26,13 @@ EXPECTED = {
         *(2, f"{FULL}; 0 of 1 jobs were added (queue 'q')"),
     ],
     "unique": [
-        *(Added("u", True), Added("u", False), Added("u", False)),
-        *(Added("d", True), Added("d", False), "cancelled", Added("d", True)),
+        *(EnqueueResult("u", True), EnqueueResult("u", False), EnqueueResult("u", False)),
+        *(
+            EnqueueResult("d", True),
+            EnqueueResult("d", False),
+            "cancelled",
+            EnqueueResult("d", True),
+        ),
     ],
     "cancelled": ["cancelled", "cancelled", "asked", "unknown", "delayed"],
     "settled": [

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.hidden_tools import BROWSER, COMPILER, JAVA, NODE, environment_without
+from tests.support.hidden_tools import BROWSER, COMPILER, JAVA, NODE, environment_without
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("demo")]
 ROOT = Path(__file__).parents[1]
@@ -122,7 +122,7 @@ def test_the_demo_tells_the_whole_story(copy: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_interrupted_leaves_nothing_behind(copy: Path, how: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_provider_chasqui.demo"],
+        [sys.executable, "-m", "demo"],
         cwd=copy, env=environment(copy), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def test_up_leaves_airflow_with_the_page_running_and_down_ends_all_of_it(copy: P
             run_an_example(client)
         command = [sys.executable, "-m", "airflow_provider_chasqui.cli"]
         said = subprocess.run(
-            [*command, "add", "thumbnails", '{"image": "cat.png", "width": 32}', "--name",
+            [*command, "add", "thumbnails", '{"image": "cat.png", "width": 32}', "--job-name",
              "thumbnail", "--wait", "60s", "--url", queues],
             capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip

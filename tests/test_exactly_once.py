@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import decode_envelope, decode_member
+from airflow_provider_chasqui.core.codec import decode_delayed_member, decode_envelope
+from airflow_provider_chasqui.core.commands.batches import MAX_CHUNK_JOBS
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BatchConflict, QueueFull
-from airflow_provider_chasqui.core.ops.batches import CHUNK_JOBS
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
-from tests.producers import add_unique, in_processes, send_batch
-from tests.proxy import Cut, Policy, Proxy
-from tests.raw import plain_client
+from tests.support.producers import add_unique, in_processes, send_batch
+from tests.support.proxy import Cut, Policy, Proxy
+from tests.support.redis_state import plain_client
 
 HOUR = timedelta(hours=1)
 
@@ -36,7 +36,7 @@ def waiting(client: Any, queue: Any) -> Counter[Any]:
 
 def later(client: Any, queue: Any) -> Counter[Any]:
     members = client.zrange(queue.keys.delayed, 0, -1)
-    return Counter(decode_member(member).payload for member in members)
+    return Counter(decode_delayed_member(member).payload for member in members)
 
 
 def once(count: int) -> Counter[int]:
@@ -64,12 +64,12 @@ def test_single_adds_whose_connection_is_cut(server, client, queue_name, seed):
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
         for i in range(20):
-            assert queue.add(i, name="x").fresh
+            assert queue.add(i, job_name="x").created
         for i in range(20):
-            assert queue.add(i, delay=HOUR).fresh
-            assert queue.add(20 + i, id=f"id-{i}", delay=HOUR).fresh
+            assert queue.add(i, delay=HOUR).created
+            assert queue.add(20 + i, job_id=f"id-{i}", delay=HOUR).created
         for i in range(20):
-            assert queue.add(20 + i, id=f"u-{i}", unique=HOUR).fresh
+            assert queue.add(20 + i, job_id=f"u-{i}", dedup_ttl=HOUR).created
         assert waiting(client, queue) == once(40)
         assert later(client, queue) == once(40)
         assert proxy.cuts > 0
@@ -83,8 +83,8 @@ def test_ten_thousand_jobs_whose_connection_is_cut(server, client, queue_name, s
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
         added = queue.add_many(jobs)
-        assert len({each.id for each in added}) == 10_000
-        assert all(each.fresh for each in added)
+        assert len({each.job_id for each in added}) == 10_000
+        assert all(each.created for each in added)
         assert waiting(client, queue) == Counter(range(0, 10_000, 2))
         assert later(client, queue) == Counter(range(1, 10_000, 2))
         assert proxy.cuts > 0
@@ -97,7 +97,7 @@ def test_the_jobs_of_one_call_keep_their_order(server, client, queue_name):
     ):
         added = queue.add_many({"payload": i} for i in range(5000))
         assert list(waiting(client, queue)) == list(range(5000))
-        assert [each.id for each in added] == sorted(each.id for each in added)
+        assert [each.job_id for each in added] == sorted(each.job_id for each in added)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -110,7 +110,7 @@ def test_a_batch_whose_connection_is_cut(server, client, queue_name, seed, delay
     ):
         assert queue.add_batch(range(3000), batch_id="b", **options).total == 3000
         assert (waiting if delay is None else later)(client, queue) == once(3000)
-        assert queue.batch("b").total == 3000
+        assert queue.batch_progress("b").total == 3000
         assert proxy.cuts > 0
 
 
@@ -183,7 +183,7 @@ def test_what_was_added_before_the_queue_was_full_is_the_beginning(server, clien
 
 TOTAL = 700
 BOUNDARIES = [
-    0, 1, CHUNK_JOBS - 1, CHUNK_JOBS, CHUNK_JOBS + 1, 2 * CHUNK_JOBS, 2 * CHUNK_JOBS + 1, TOTAL,
+    0, 1, MAX_CHUNK_JOBS - 1, MAX_CHUNK_JOBS, MAX_CHUNK_JOBS + 1, 2 * MAX_CHUNK_JOBS, 2 * MAX_CHUNK_JOBS + 1, TOTAL,
 ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def test_a_batch_that_was_interrupted_goes_on(server, client, queue_name, at):
         for until in (at, at + 1):
             with pytest.raises(Interrupted):
                 queue.add_batch(payloads(until), batch_id="b")
-        half_sent = client.exists(queue.keys.batch("b")) and queue.batch("b")
+        half_sent = client.exists(queue.keys.batch("b")) and queue.batch_progress("b")
         assert not half_sent or not half_sent.finished
         for _ in range(2):
             assert queue.add_batch(range(TOTAL), batch_id="b").total == TOTAL
@@ -224,7 +224,7 @@ def test_four_processes_send_the_same_batch(server, client, queue_name):
     assert in_processes(4, send_batch, *args) == [(20_000, 1)] * 4
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
         assert waiting(client, queue) == once(20_000)
-        assert queue.batch("b").total == 20_000
+        assert queue.batch_progress("b").total == 20_000
 
 
 @two_servers
@@ -267,9 +267,12 @@ def test_a_queue_may_be_used_on_both_sides_of_a_fork(server, client, queue_name)
 
 def test_the_same_id_twice_is_two_jobs_unless_it_is_unique(server, client, queue_name):
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        assert [queue.add(i, id="same").fresh for i in range(2)] == [True, True]
-        assert [queue.add(i, id="other", unique=HOUR).fresh for i in range(2)] == [True, False]
-        assert [each.fresh for each in queue.add_many([{"id": "same"}, {"id": "same"}])] == [
+        assert [queue.add(i, job_id="same").created for i in range(2)] == [True, True]
+        assert [queue.add(i, job_id="other", dedup_ttl=HOUR).created for i in range(2)] == [
+            True,
+            False,
+        ]
+        assert [each.created for each in queue.add_many([{"id": "same"}, {"id": "same"}])] == [
             True
         ] * 2
         assert client.xlen(queue.keys.stream) == 5

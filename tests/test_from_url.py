@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.store.target import Target, from_url
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.redis_client.target import RedisTarget, from_url
 
 schemes = st.sampled_from(
     [
@@ -29,11 +29,11 @@ odd = st.text(st.sampled_from("abc:/@[]?#&=%,.0123456789é\x00\ud800 -+"), max_s
 def test_any_text(text):
     try:
         target = from_url(text)
-    except BadInput as error:
+    except InvalidArgument as error:
         assert "secret" not in str(error)  # noqa: PT017
         return
-    assert isinstance(target, Target)
-    assert target.where
+    assert isinstance(target, RedisTarget)
+    assert target.display_name
 
 
 @given(schemes, options, odd | st.sampled_from(["nan", "inf", "-1", "1e999", "9" * 5000]))
@@ -41,12 +41,12 @@ def test_any_option(scheme, name, text):
     url = f"{scheme}user:secret@host:1/0?{name}={text}"
     try:
         target = from_url(url)
-    except BadInput as error:
+    except InvalidArgument as error:
         assert "secret" not in str(error)  # noqa: PT017
         return
     assert 0 < target.timeout < 10**9
     assert 0 < target.connect_timeout < 10**9
-    assert "secret" not in repr(target) + target.where
+    assert "secret" not in repr(target) + target.display_name
 
 
 @given(st.sampled_from(["9" * 5000, "٣", "1_0", "-1", " 1", "99999"]))
@@ -57,8 +57,8 @@ def test_any_number(number):
         f"redis://host?retries={number}",
     ):
         try:
-            assert isinstance(from_url(url), Target)
-        except BadInput:
+            assert isinstance(from_url(url), RedisTarget)
+        except InvalidArgument:
             continue
 
 
@@ -66,6 +66,6 @@ def test_any_number(number):
 def test_what_is_no_text(value):
     try:
         from_url(value)
-    except BadInput:
+    except InvalidArgument:
         return
     raise AssertionError("that was no URL")

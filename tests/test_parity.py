@@ -29,7 +29,7 @@ TWINS = {
     RsmqClient: AsyncRsmqClient,
 }
 # They answer from memory, as properties do, so there is nothing to await.
-AT_ONCE = {"another_drive", "heartbeat", "partition_of", "queue", "join"}
+AT_ONCE = {"new_client", "heartbeat", "partition_of", "queue", "join"}
 # Only what awaits can listen to a channel; and a thread is ended otherwise than a task.
 ONE_COLOUR = {"link"}
 OTHERWISE = {(PartitionConsumer, "close")}

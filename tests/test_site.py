@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_chasqui.provider import get_provider_info
+from airflow_provider_chasqui.get_provider_info import get_provider_info
 from tests import test_snippets
 
 ROOT = Path(__file__).parents[1]

@@ -31,7 +31,7 @@ import yaml
 from airflow_provider_chasqui.lease import LeaseQueue
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.rsmq.client import RsmqClient
-from tests.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, valkey_binary
 
 pytestmark = [pytest.mark.xdist_group("snippets"), pytest.mark.timeout(120)]
 ROOT = Path(__file__).parents[1]
@@ -50,7 +50,7 @@ ELSEWHERE = {
     ("docs/workers.md", "consumer.run"): "tests/engine/test_docs.py",
     ("docs/metrics.md", "consumer.run"): "tests/engine/test_docs.py",
     ("docs/guarantees.md", "payments.charge"): "tests/engine/test_docs.py",
-    ("docs/guarantees.md", "Confirm(replicas"): "tests/store/test_confirm.py",
+    ("docs/guarantees.md", "Confirm(replicas"): "tests/redis_client/test_write_concern.py",
     ("docs/leases.md", "LeaseQueue("): "tests/rsmq/test_docs.py",
     ("docs/leases.md", "PartitionedQueue("): "tests/rsmq/test_docs.py",
     ("docs/spark.md", "df.write"): "tests/spark/test_docs.py",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(300), pytest.mark.xdist_group("wheel")]
 
@@ -23,8 +23,8 @@ BIN = Path(sys.prefix) / "bin"
 STORY = """
 import asyncio, pathlib, sys
 import airflow_provider_chasqui as chasqui
-from airflow_provider_chasqui.core.ops import delivery, looking
-from airflow_provider_chasqui.store.scripts import LUA
+from airflow_provider_chasqui.core.commands import delivery, looking
+from airflow_provider_chasqui.redis_client.scripts import LUA
 
 home = pathlib.Path(chasqui.__file__).parent
 assert sys.prefix in str(home), home

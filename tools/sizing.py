@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from airflow_provider_chasqui import Consumer, ConsumerConfig, LeaseQueue, NewJob, Queue
-from airflow_provider_chasqui.embedded import EmbeddedServer
+from airflow_provider_chasqui.testing.embedded_server import EmbeddedServer
 
 HOUR = timedelta(hours=1)
 ERROR = "ConnectionError: the mail server said no (smtp.example.org:25)"
@@ -96,7 +96,7 @@ def measure(jobs: int) -> dict[str, float]:
                 found[name] = (used() - before) / jobs
             admin.flushall()
         found["unique id"] -= found["waiting"]
-        kept = ConsumerConfig().events_kept
+        kept = ConsumerConfig().max_events
         asyncio.run(run_all("sizing", server.url, kept * 3 // 4))
         found["events stream"] = admin.memory_usage("{chasqui:sizing}:events", samples=0) or 0
         return found

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 SCHEME = "chasqui"
-_PORT = 6379
+_DEFAULT_PORT = 6379
 
 
 def create_asset(
     *,
     queue_name: str,
     host: str = "localhost",
-    port: int = _PORT,
+    port: int = _DEFAULT_PORT,
     extra: dict[str, Any] | None = None,
 ) -> Asset:
     """Return the asset of a queue: `create_asset(queue_name="emails", host="redis")`."""
@@ -38,7 +38,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
         raise ValueError(f"the URI of a queue names one queue: {SCHEME}://host:port/queue")
     host = f"[{uri.hostname}]" if ":" in uri.hostname else uri.hostname
     return uri._replace(
-        netloc=f"{host}:{uri.port or _PORT}", path=f"/{path}", query="", fragment=""
+        netloc=f"{host}:{uri.port or _DEFAULT_PORT}", path=f"/{path}", query="", fragment=""
     )
 
 
@@ -50,7 +50,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
     return Dataset(namespace=f"{SCHEME}://{parts.netloc}", name=unquote(parts.path.lstrip("/")))
 
 
-def lineage_of_queue(chasqui_conn_id: str, queue_name: str | None, *, output: bool) -> Any:
+def queue_lineage(chasqui_conn_id: str, queue_name: str | None, *, output: bool) -> Any:
     """Return what a task reads from or writes to, or None where OpenLineage is not installed."""
     try:
         from airflow.providers.common.compat.openlineage.facet import Dataset

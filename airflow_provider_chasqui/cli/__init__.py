@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 
-def main(arguments: list[str] | None = None) -> None:
+def entry_point(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 fine, 1 trouble, 2 bad usage, 130 interrupted."""
-    from airflow_provider_chasqui.cli.front import run
+    from airflow_provider_chasqui.cli.main import run
 
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

@@ -1,5 +1,5 @@
 """`python -m airflow_provider_chasqui.cli` is the same as `chasqui`."""
 
-from airflow_provider_chasqui.cli import main
+from airflow_provider_chasqui.cli import entry_point
 
-main()
+entry_point()

@@ -11,38 +11,47 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from airflow_provider_chasqui.cli import show
-from airflow_provider_chasqui.cli.server import AsJson, QueueName, Server, connected
-from airflow_provider_chasqui.cli.spans import moment, payload, span
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.core.plan import JobOptions
-from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.cli import output
+from airflow_provider_chasqui.cli.parsing import parse_datetime, parse_duration, parse_payload
+from airflow_provider_chasqui.cli.server import (
+    JsonOption,
+    QueueNameArgument,
+    Server,
+    with_connection_options,
+)
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.queue_flows import BatchOptions
+from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.queue import Queue
 
-Span = Annotated[
+DelayOption = Annotated[
     timedelta | None,
-    typer.Option(parser=span, metavar="SPAN", help="Run it after this long, as 30s or 1h30m."),
+    typer.Option(
+        parser=parse_duration, metavar="DURATION", help="Run it after this long, as 30s or 1h30m."
+    ),
 ]
-Moment = Annotated[
+RunAtOption = Annotated[
     datetime | None,
-    typer.Option(parser=moment, metavar="TIME", help="Run it at this moment (ISO 8601)."),
+    typer.Option(parser=parse_datetime, metavar="TIME", help="Run it at this moment (ISO 8601)."),
 ]
 
 
-@connected
+@with_connection_options
 def add(
-    queue: QueueName,
+    queue_name: QueueNameArgument,
     server: Server,
-    data: Annotated[
+    payload: Annotated[
         str, typer.Argument(metavar="PAYLOAD", help="The payload, in JSON; - reads it.")
     ] = "null",
-    name: Annotated[str, typer.Option(help="Which handler runs it.")] = "",
-    id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
-    delay: Span = None,
-    at: Moment = None,
-    unique: Annotated[
+    job_name: Annotated[str, typer.Option(help="Which handler runs it.")] = "",
+    job_id: Annotated[str | None, typer.Option(help="An id of your own.")] = None,
+    delay: DelayOption = None,
+    run_at: RunAtOption = None,
+    dedup_ttl: Annotated[
         timedelta | None,
-        typer.Option(parser=span, metavar="SPAN", help="Keep --id taken for this long."),
+        typer.Option(
+            parser=parse_duration, metavar="DURATION", help="Keep --id taken for this long."
+        ),
     ] = None,
     max_attempts: Annotated[
         int | None, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Overrides the worker's.")
@@ -57,72 +66,86 @@ def add(
     ] = None,
     wait: Annotated[
         timedelta | None,
-        typer.Option(parser=span, metavar="SPAN", help="Wait so long for the end."),
+        typer.Option(parser=parse_duration, metavar="DURATION", help="Wait so long for the end."),
     ] = None,
-    json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Add a job, or with --lines a batch of jobs."""
     retry = None if max_attempts is None else RetryPolicy(max_attempts)
     if lines is not None:
-        if id is not None or unique is not None or data != "null":
-            raise BadInput("--lines takes its payloads from the file, and no --id or --unique")
-        given = {"name": name or None, "delay": delay, "at": at, "retry": retry}
+        if job_id is not None or dedup_ttl is not None or payload != "null":
+            raise InvalidArgument(
+                "--lines takes its payloads from the file, and no --id or --dedup-ttl"
+            )
+        given = {"name": job_name or None, "delay": delay, "at": run_at, "retry": retry}
         options: Any = {key: value for key, value in given.items() if value is not None}
-        with server.queue(queue) as opened:
-            _add_lines(opened, lines, batch_id, options, wait, json)
+        with server.open_queue(queue_name) as opened:
+            _add_lines(opened, lines, batch_id, options, wait, as_json)
         return
     if batch_id is not None:
-        raise BadInput("--batch-id goes with --lines")
-    if unique is not None and id is None:
-        raise BadInput("--unique keeps an id taken: give it with --id")
-    value = payload(sys.stdin.read() if data == "-" else data)
-    with server.queue(queue) as opened:
-        added = opened.add(value, name=name, id=id, delay=delay, at=at, retry=retry, unique=unique)
-        answer: dict[str, Any] = {"queue": queue, "id": added.id, "fresh": added.fresh}
+        raise InvalidArgument("--batch-id goes with --lines")
+    if dedup_ttl is not None and job_id is None:
+        raise InvalidArgument("--dedup-ttl keeps an id taken: give it with --id")
+    value = parse_payload(sys.stdin.read() if payload == "-" else payload)
+    with server.open_queue(queue_name) as opened:
+        added = opened.add(
+            value,
+            job_name=job_name,
+            job_id=job_id,
+            delay=delay,
+            run_at=run_at,
+            retry=retry,
+            dedup_ttl=dedup_ttl,
+        )
+        answer: dict[str, Any] = {"queue": queue_name, "id": added.job_id, "created": added.created}
         if wait is not None:
-            answer["result"] = opened.wait(added.id, timeout=wait)
-    if json:
-        show.as_json(answer)
+            answer["result"] = opened.wait(added.job_id, timeout=wait)
+    if as_json:
+        output.print_json(answer)
         return
-    show.line_out(show.clean(added.id) + ("" if added.fresh else " (was there already)"))
+    output.write_line(
+        output.escape_control(added.job_id) + ("" if added.created else " (was there already)")
+    )
     if wait is not None:
-        show.say(f"done: {show.compact(answer['result'])}")
+        output.print_line(f"done: {output.compact_json(answer['result'])}")
 
 
 def _add_lines(
-    queue: Queue, file: Path, batch_id: str | None, options: JobOptions,
-    wait: timedelta | None, json: bool,
+    queue: Queue, file: Path, batch_id: str | None, options: BatchOptions,
+    timeout: timedelta | None, as_json: bool,
 ) -> None:  # fmt: skip
     if str(file) == "-":
-        batch = queue.add_batch(payloads(sys.stdin), batch_id=batch_id, **options)
+        batch = queue.add_batch(parse_json_lines(sys.stdin), batch_id=batch_id, **options)
     else:
         try:
             with file.open(encoding="utf-8") as opened:
                 # Twice, so that a bad line is found before the first job is sent.
-                for _ in payloads(opened):
+                for _ in parse_json_lines(opened):
                     pass
                 opened.seek(0)
-                batch = queue.add_batch(payloads(opened), batch_id=batch_id, **options)
+                batch = queue.add_batch(parse_json_lines(opened), batch_id=batch_id, **options)
         except (OSError, UnicodeError, ValueError) as cause:
-            if isinstance(cause, BadInput):
+            if isinstance(cause, InvalidArgument):
                 raise
-            raise BadInput(f"cannot read {str(file)!r}: {cause}") from cause
-    progress = queue.wait_batch(batch.id, timeout=wait) if wait is not None else None
-    if json:
+            raise InvalidArgument(f"cannot read {str(file)!r}: {cause}") from cause
+    progress = queue.wait_batch(batch.batch_id, timeout=timeout) if timeout is not None else None
+    if as_json:
         ended = {} if progress is None else {"done": progress.done, "dead": progress.dead}
-        show.as_json({"queue": queue.name, "batch": batch.id, "total": batch.total} | ended)
+        output.print_json(
+            {"queue": queue.name, "batch": batch.batch_id, "total": batch.total} | ended
+        )
         return
-    show.say(f"batch {batch.id}: {batch.total} jobs handed off")
+    output.print_line(f"batch {batch.batch_id}: {batch.total} jobs handed off")
     if progress is not None:
-        show.say(f"{progress.done} done, {progress.dead} dead")
+        output.print_line(f"{progress.done} done, {progress.dead} dead")
 
 
-def payloads(stream: TextIO | Iterable[str]) -> Iterator[Any]:
+def parse_json_lines(lines: TextIO | Iterable[str]) -> Iterator[Any]:
     """Each line that is not blank, as JSON."""
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             yield jsons.loads(line)
         except (ValueError, RecursionError) as cause:
-            raise BadInput(f"line {number} is not JSON: {cause}") from None
+            raise InvalidArgument(f"line {number} is not JSON: {cause}") from None

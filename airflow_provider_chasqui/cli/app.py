@@ -11,21 +11,20 @@ from airflow_provider_chasqui.cli import (
     add,
     batch,
     dlq,
-    drain,
     events,
     jobs,
-    look,
+    migrate,
+    output,
+    queues,
     repeat,
-    show,
-    watcher,
     worker,
 )
 
-_HELP = {"help_option_names": ["-h", "--help"]}
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
-def _branch(about: str) -> typer.Typer:
-    return typer.Typer(help=about, no_args_is_help=True, context_settings=_HELP)
+def _subcommand_group(help_text: str) -> typer.Typer:
+    return typer.Typer(help=help_text, no_args_is_help=True, context_settings=_CONTEXT_SETTINGS)
 
 
 app = typer.Typer(
@@ -33,55 +32,56 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings=_HELP,
+    context_settings=_CONTEXT_SETTINGS,
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        show.line_out(f"chasqui {__version__}")
+def _print_version(requested: bool) -> None:
+    if requested:
+        output.write_line(f"chasqui {__version__}")
         raise typer.Exit()
 
 
 @app.callback()
 def chasqui(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
 ) -> None:
     """Durable jobs on Redis Streams: run workers, look at queues, repair what died."""
 
 
 for name, command in {
-    "worker": worker.worker,
-    "inspect": look.inspect,
-    "watch": look.watch,
-    "events": events.events,
-    "jobs": jobs.jobs,
-    "job": jobs.job,
+    "worker": worker.run_worker,
+    "inspect": queues.inspect_queue,
+    "watch": queues.watch_queue,
+    "events": events.follow_events,
+    "jobs": jobs.list_jobs,
+    "job": jobs.show_job,
     "add": add.add,
     "cancel": jobs.cancel,
-    "batch": batch.batch,
-    "batches": batch.batches,
-    "consumers": look.consumers,
-    "watcher": watcher.watcher,
+    "batch": batch.show_batch,
+    "batches": batch.list_batches,
+    "consumers": queues.list_consumers,
+    "watcher": queues.show_watcher,
 }.items():
     app.command(name)(command)
 
-letters = _branch("Dead letters: peek, replay, purge.")
-letters.command("peek")(dlq.peek)
-letters.command("replay")(dlq.replay)
-letters.command("purge")(dlq.purge)
-app.add_typer(letters, name="dlq")
+dlq_commands = _subcommand_group("Dead letters: peek, replay, purge.")
+dlq_commands.command("peek")(dlq.peek)
+dlq_commands.command("replay")(dlq.replay)
+dlq_commands.command("purge")(dlq.purge)
+app.add_typer(dlq_commands, name="dlq")
 
-repeats = _branch("Jobs that fire by a schedule: list, add, remove.")
-repeats.command("list")(repeat.list_repeats)
-repeats.command("add")(repeat.add_repeat)
-repeats.command("remove")(repeat.remove_repeat)
-app.add_typer(repeats, name="repeat")
+repeat_commands = _subcommand_group("Jobs that fire by a schedule: list, add, remove.")
+repeat_commands.command("list")(repeat.list_repeats)
+repeat_commands.command("add")(repeat.add_repeat)
+repeat_commands.command("remove")(repeat.remove_repeat)
+app.add_typer(repeat_commands, name="repeat")
 # As ChasquiMQ's CLI calls it.
-app.add_typer(repeats, name="repeatable", hidden=True)
+app.add_typer(repeat_commands, name="repeatable", hidden=True)
 
-drains = _branch("Empty queues of other kinds into ours.")
-drains.command("rsmq")(drain.drain_rsmq)
-app.add_typer(drains, name="drain")
+migrate_commands = _subcommand_group("Empty queues of other kinds into ours.")
+migrate_commands.command("rsmq")(migrate.from_rsmq)
+app.add_typer(migrate_commands, name="drain")

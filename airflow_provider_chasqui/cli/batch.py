@@ -12,74 +12,91 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from airflow_provider_chasqui.cli import show
-from airflow_provider_chasqui.cli.server import AsJson, Limit, QueueName, Server, connected
-from airflow_provider_chasqui.cli.show import Column
-from airflow_provider_chasqui.cli.spans import iso, short, span
+from airflow_provider_chasqui.cli import output
+from airflow_provider_chasqui.cli.output import Column
+from airflow_provider_chasqui.cli.parsing import format_duration, format_timestamp, parse_duration
+from airflow_provider_chasqui.cli.server import (
+    JsonOption,
+    LimitOption,
+    QueueNameArgument,
+    Server,
+    with_connection_options,
+)
+from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.batch import BatchProgress, check_batch_id
-from airflow_provider_chasqui.core.errors import BatchFailed, UnknownBatch, WaitTimeout
-from airflow_provider_chasqui.core.ops import batches as ops
-from airflow_provider_chasqui.core.ops import browsing
-from airflow_provider_chasqui.queue import Queue, wall_clock
+from airflow_provider_chasqui.core.commands import batches as ops
+from airflow_provider_chasqui.core.commands import inspect
+from airflow_provider_chasqui.core.errors import BatchFailed, BatchNotFound, WaitTimeout
+from airflow_provider_chasqui.queue import Queue
 
-_LOOK_S = 0.25
+_POLL_INTERVAL_S = 0.25
 
 
-@connected
-def batch(
-    queue: QueueName,
-    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.")],
+@with_connection_options
+def show_batch(
+    queue_name: QueueNameArgument,
+    batch_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.")],
     server: Server,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has ended.")] = False,
     timeout: Annotated[
         timedelta,
-        typer.Option(parser=span, metavar="SPAN", show_default="1h", help="How long to wait."),
+        typer.Option(
+            parser=parse_duration, metavar="DURATION", show_default="1h", help="How long to wait."
+        ),
     ] = timedelta(hours=1),
-    dead: Annotated[
+    show_dead: Annotated[
         int, typer.Option(metavar="N", min=0, max=1_000_000, help="Name up to N dead jobs.")
     ] = 0,
-    json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show how far a batch is. With --wait, exit code 1 says that jobs of it died."""
-    check_batch_id(id)
-    with server.queue(queue) as opened:
-        progress = _follow(opened, id, timeout, quiet=json) if wait else opened.batch(id)
-        ids = opened.dead_in_batch(id, limit=dead) if dead else []
-    if json:
-        show.as_json(facts(progress) | ({"dead_jobs": ids} if dead else {}))
+    check_batch_id(batch_id)
+    with server.open_queue(queue_name) as opened:
+        progress = (
+            _wait_with_progress_bar(opened, batch_id, timeout, quiet=as_json)
+            if wait
+            else opened.batch_progress(batch_id)
+        )
+        ids = opened.dead_job_ids(batch_id, limit=show_dead) if show_dead else []
+    if as_json:
+        output.print_json(to_dict(progress) | ({"dead_jobs": ids} if show_dead else {}))
     else:
-        _print(progress, bar=not wait)
+        _print_progress(progress, show_bar=not wait)
         for each in ids:
-            show.say(f"dead: {each}", style="red")
+            output.print_line(f"dead: {each}", style="red")
     if wait and progress.dead:
         raise BatchFailed(
-            f"{progress.dead} of {progress.total} jobs of batch {id!r} died; "
-            f"see them with: chasqui dlq peek {queue} --batch {id}",
+            f"{progress.dead} of {progress.total} jobs of batch {batch_id!r} died; "
+            f"see them with: chasqui dlq peek {queue_name} --batch {batch_id}",
         )
 
 
-def facts(progress: BatchProgress) -> dict[str, Any]:
-    return asdict(progress) | {"finished": progress.finished, "left": progress.left}
+def to_dict(progress: BatchProgress) -> dict[str, Any]:
+    return asdict(progress) | {"finished": progress.finished, "remaining": progress.remaining}
 
 
-def _follow(queue: Queue, batch_id: str, timeout: timedelta, *, quiet: bool) -> BatchProgress:
+def _wait_with_progress_bar(
+    queue: Queue, batch_id: str, timeout: timedelta, *, quiet: bool
+) -> BatchProgress:
     """Look until it is finished, with a bar on a terminal."""
-    out = show.console(err=True)
+    out = output.console(err=True)
     if quiet or not out.is_terminal:
-        return list(_looks(queue, batch_id, timeout))[-1]
+        return list(_poll_progress(queue, batch_id, timeout))[-1]
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
     more = [TimeRemainingColumn()] if out.width >= 80 else []
     with Progress(*columns, *more, console=out, transient=True) as shown:
-        task = shown.add_task(show.clean(f"batch {show.cut(batch_id, 26)}"), total=None)
-        for now in _looks(queue, batch_id, timeout):
-            shown.update(task, total=now.total, completed=now.settled)
+        task = shown.add_task(
+            output.escape_control(f"batch {output.truncate(batch_id, 26)}"), total=None
+        )
+        for now in _poll_progress(queue, batch_id, timeout):
+            shown.update(task, total=now.total, completed=now.processed)
         return now
 
 
-def _looks(queue: Queue, batch_id: str, timeout: timedelta) -> Iterator[BatchProgress]:
+def _poll_progress(queue: Queue, batch_id: str, timeout: timedelta) -> Iterator[BatchProgress]:
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
-        now = queue.batch(batch_id)
+        now = queue.batch_progress(batch_id)
         yield now
         if now.finished:
             return
@@ -87,75 +104,87 @@ def _looks(queue: Queue, batch_id: str, timeout: timedelta) -> Iterator[BatchPro
             raise WaitTimeout(
                 f"the batch {batch_id!r} did not end within {timeout.total_seconds():g} s: "
                 f"{now.done} done and {now.dead} dead of {now.total or 'an unknown number'}",
-                queue=queue.name,
+                queue_name=queue.name,
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
-def _print(now: BatchProgress, *, bar: bool) -> None:
-    out = show.console()
-    total = now.total
-    if bar and total:
+def _print_progress(progress: BatchProgress, *, show_bar: bool) -> None:
+    out = output.console()
+    total = progress.total
+    if show_bar and total:
         width = max(10, min(50, out.width - 30))
-        full = width * now.settled // total
-        line = Text("━" * full, style="red" if now.dead else "green")
+        full = width * progress.processed // total
+        line = Text("━" * full, style="red" if progress.dead else "green")
         line.append("─" * (width - full), style="dim")
-        out.print(line.append(f" {now.settled / total:.0%} {now.settled}/{total}", style=""))
-    age_ms = None if now.created_at_ms is None else wall_clock() - now.created_at_ms
+        out.print(
+            line.append(f" {progress.processed / total:.0%} {progress.processed}/{total}", style="")
+        )
+    age_ms = None if progress.created_at_ms is None else current_time_ms() - progress.created_at_ms
     out.print(
-        show.facts(
+        output.key_value_table(
             [
-                ("batch", now.id),
-                ("state", _state(now)),
+                ("batch", progress.batch_id),
+                ("state", _describe_state(progress)),
                 ("total", "not yet known" if total is None else total),
-                ("done", now.done),
-                ("dead", Text(str(now.dead), style="red" if now.dead else "")),
-                ("left", "-" if now.left is None else now.left),
-                ("parts", now.parts),
-                ("created", f"{iso(now.created_at_ms)} ({short(age_ms)} ago)"),
-                *([("source", now.source)] if now.source else []),
+                ("done", progress.done),
+                ("dead", Text(str(progress.dead), style="red" if progress.dead else "")),
+                ("remaining", "-" if progress.remaining is None else progress.remaining),
+                ("parts", progress.parts),
+                (
+                    "created",
+                    f"{format_timestamp(progress.created_at_ms)} ({format_duration(age_ms)} ago)",
+                ),
+                *([("source", progress.source)] if progress.source else []),
             ]
         )
     )
 
 
-def _state(now: BatchProgress) -> str:
-    if now.total is None:
-        return f"being sent: {now.sent} so far"
-    return "finished" if now.finished else "under way"
+def _describe_state(progress: BatchProgress) -> str:
+    if progress.total is None:
+        return f"being sent: {progress.enqueued} so far"
+    return "finished" if progress.finished else "under way"
 
 
-@connected
-def batches(queue: QueueName, server: Server, limit: Limit = 100, json: AsJson = False) -> None:
+@with_connection_options
+def list_batches(
+    queue_name: QueueNameArgument,
+    server: Server,
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
     """List the batches of a queue, newest first. Looks through all keys of the server."""
-    with server.queue(queue) as opened:
-        ids = opened.drive.flow(browsing.batch_ids(opened.keys, limit))
-        found = [each for batch_id in ids if (each := _progress(opened, batch_id)) is not None]
+    with server.open_queue(queue_name) as opened:
+        ids = opened.client.run_flow(inspect.list_batch_ids(opened.keys, limit))
+        found = [
+            each for batch_id in ids if (each := _progress_or_none(opened, batch_id)) is not None
+        ]
     found.sort(key=lambda each: each.created_at_ms or 0, reverse=True)
-    if json:
-        show.as_json({"queue": queue, "batches": [facts(each) for each in found]})
+    if as_json:
+        output.print_json({"queue": queue_name, "batches": [to_dict(each) for each in found]})
         return
     if not found:
-        show.say("no batches")
+        output.print_line("no batches")
         return
     columns = [
-        Column("batch"), Column("state"), Column("done", right=True),
-        Column("dead", right=True), Column("total", right=True),
-        Column("created", extra=True), Column("source", extra=True),
+        Column("batch"), Column("state"), Column("done", align_right=True),
+        Column("dead", align_right=True), Column("total", align_right=True),
+        Column("created", optional=True), Column("source", optional=True),
     ]  # fmt: skip
-    show.table(
+    output.print_table(
         columns,
         [
-            (each.id, "finished" if each.finished else "being sent" if each.total is None
+            (each.batch_id, "finished" if each.finished else "being sent" if each.total is None
              else "under way", each.done, each.dead, "-" if each.total is None else each.total,
-             iso(each.created_at_ms), each.source)
+             format_timestamp(each.created_at_ms), each.source)
             for each in found
         ],
     )  # fmt: skip
 
 
-def _progress(queue: Queue, batch_id: str) -> BatchProgress | None:
+def _progress_or_none(queue: Queue, batch_id: str) -> BatchProgress | None:
     try:
-        return queue.drive.flow(ops.progress(queue.keys, batch_id))
-    except UnknownBatch:
+        return queue.client.run_flow(ops.progress(queue.keys, batch_id))
+    except BatchNotFound:
         return None

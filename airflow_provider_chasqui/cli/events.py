@@ -7,27 +7,32 @@ from typing import Annotated
 
 import typer
 
-from airflow_provider_chasqui.cli import show
-from airflow_provider_chasqui.cli.jobs import details, event_facts
-from airflow_provider_chasqui.cli.server import AsJson, QueueName, Server, connected
-from airflow_provider_chasqui.cli.spans import iso
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.core.event import NAMES, Event
-from airflow_provider_chasqui.core.ops import looking
+from airflow_provider_chasqui.cli import output
+from airflow_provider_chasqui.cli.jobs import event_to_dict, format_event_fields
+from airflow_provider_chasqui.cli.parsing import format_timestamp
+from airflow_provider_chasqui.cli.server import (
+    JsonOption,
+    QueueNameArgument,
+    Server,
+    with_connection_options,
+)
+from airflow_provider_chasqui.core.commands import inspect
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.event import EVENT_NAMES, Event
 from airflow_provider_chasqui.queue import Queue
 
 _BLOCK_MS = 1000
-_PAGE = 1000
+_PAGE_SIZE = 1000
 
 
-@connected
-def events(
-    queue: QueueName,
+@with_connection_options
+def follow_events(
+    queue_name: QueueNameArgument,
     server: Server,
     start: Annotated[
         str, typer.Option("--from", metavar="ID", help="$: new ones only; 0: all that are kept.")
     ] = "$",
-    job: Annotated[str | None, typer.Option(metavar="ID", help="Only of this job.")] = None,
+    job_id: Annotated[str | None, typer.Option(metavar="ID", help="Only of this job.")] = None,
     event: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only these, as completed or dlq.")
     ] = None,
@@ -35,48 +40,52 @@ def events(
         int, typer.Option(metavar="N", min=0, help="End after so many; 0: never.")
     ] = 0,
     follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
-    json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Follow the events of a queue, one line each, until Ctrl-C."""
-    unknown = sorted(set(event or ()) - NAMES)
+    unknown = sorted(set(event or ()) - EVENT_NAMES)
     if unknown:
-        raise BadInput(f"there is no event {unknown[0]!r}; there are {', '.join(sorted(NAMES))}")
+        raise InvalidArgument(
+            f"there is no event {unknown[0]!r}; there are {', '.join(sorted(EVENT_NAMES))}"
+        )
     left = limit
-    with server.queue(queue) as opened:
-        for each in _events(opened, _place(opened, start), follow):
-            if (job is not None and each.job_id != job) or (event and each.name not in event):
+    with server.open_queue(queue_name) as opened:
+        for each in _read_events(opened, _resolve_start(opened, start), follow):
+            if (job_id is not None and each.job_id != job_id) or (event and each.name not in event):
                 continue
-            if json:
-                show.as_json(event_facts(each), line=True)
+            if as_json:
+                output.print_json(event_to_dict(each), single_line=True)
             else:
-                show.line_out(line(each))
+                output.write_line(format_event(each))
             left -= 1
             if left == 0:
                 return
 
 
-def _place(queue: Queue, start: str) -> str:
+def _resolve_start(queue: Queue, start: str) -> str:
     # Asked for once: a "$" in every blocking read would miss what is written between two of them.
     if start == "$":
-        return queue.events_tail()
+        return queue.last_event_id()
     first, dash, second = start.partition("-")
     numbers = [first, second] if dash else [first]
     if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in numbers):
-        raise BadInput("--from is $, 0 or the id of an event, as 1777900899221-0")
+        raise InvalidArgument("--from is $, 0 or the id of an event, as 1777900899221-0")
     return f"{first}-{second or 0}"
 
 
-def _events(queue: Queue, place: str, follow: bool) -> Iterator[Event]:
+def _read_events(queue: Queue, cursor: str, follow: bool) -> Iterator[Event]:
     while True:
         if follow:
-            found = queue.drive.run(looking.events_wait(queue.keys, place, _PAGE, _BLOCK_MS))
-        elif not (found := queue.events(after=place, limit=_PAGE)):
+            found = queue.client.execute(
+                inspect.wait_for_events(queue.keys, cursor, _PAGE_SIZE, _BLOCK_MS)
+            )
+        elif not (found := queue.events(after=cursor, limit=_PAGE_SIZE)):
             return
         yield from found
-        place = found[-1].entry_id if found else place
+        cursor = found[-1].entry_id if found else cursor
 
 
-def line(event: Event) -> str:
+def format_event(event: Event) -> str:
     """An event as ChasquiMQ's CLI prints it: time, entry, event, id, then sorted k=v."""
-    head = f"{iso(event.ts_ms)} {event.entry_id} {event.name} id={event.job_id or '-'}"
-    return show.clean(f"{head} {details(event, name=True)}".rstrip())
+    head = f"{format_timestamp(event.ts_ms)} {event.entry_id} {event.name} id={event.job_id or '-'}"
+    return output.escape_control(f"{head} {format_event_fields(event, include_name=True)}".rstrip())

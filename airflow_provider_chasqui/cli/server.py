@@ -13,19 +13,18 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.errors import BadInput, NotConnected
-from airflow_provider_chasqui.queue import LOCAL, Queue
-from airflow_provider_chasqui.store.credentials import PasswordFile
-from airflow_provider_chasqui.store.target import Target, Tls, from_url
+from airflow_provider_chasqui.core.errors import ConnectionFailed, InvalidArgument
+from airflow_provider_chasqui.queue import DEFAULT_URL, Queue
+from airflow_provider_chasqui.redis_client.target import PasswordFile, RedisTarget, Tls, from_url
 
-_PANEL = "Connection"
+_CONNECTION_PANEL = "Connection"
 # A person waits in front of the screen: a failover is worth waiting for, a minute is not.
-_RETRIES = 6
+_DEFAULT_RETRIES = 6
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
-Group = Annotated[str, typer.Option("--group", metavar="NAME", help="Consumer group.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Limit = Annotated[
+QueueNameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
+GroupOption = Annotated[str, typer.Option("--group", metavar="NAME", help="Consumer group.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+LimitOption = Annotated[
     int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="At most so many.")
 ]
 
@@ -34,95 +33,101 @@ Limit = Annotated[
 class Server:
     """The server that the options name."""
 
-    target: Target
+    target: RedisTarget
     dialect: str | None = None
-    guessed: bool = False
+    is_default: bool = False
 
-    def queue(self, name: str, group: str = "default") -> Queue:
+    def open_queue(self, queue_name: str, group: str = "default") -> Queue:
         """Open a queue there."""
         config = QueueConfig(group=group)
-        return Queue(name, self.target, config=config, dialect=self.dialect)
+        return Queue(queue_name, self.target, config=config, dialect=self.dialect)
 
 
 # As parameters of a function whose signature every command shares.
-def _options(
+def _connection_options(
     url: Annotated[
         str | None,
         typer.Option(
-            "--url", "--redis-url", metavar="URL", rich_help_panel=_PANEL, show_default=LOCAL,
+            "--url", "--redis-url", metavar="URL", rich_help_panel=_CONNECTION_PANEL, show_default=DEFAULT_URL,
             help="redis://, rediss:// (TLS), unix://, … Else CHASQUI_URL.",
         ),
     ] = None,
     username: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_PANEL, metavar="NAME", help="ACL user. Else CHASQUI_USERNAME.",
+            rich_help_panel=_CONNECTION_PANEL, metavar="NAME", help="ACL user. Else CHASQUI_USERNAME.",
         ),
     ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(
-            rich_help_panel=_PANEL, metavar="FILE",
+            rich_help_panel=_CONNECTION_PANEL, metavar="FILE",
             help="Read the password from it, at every login. Else CHASQUI_PASSWORD.",
         ),
     ] = None,
     tls: Annotated[
-        bool, typer.Option("--tls", rich_help_panel=_PANEL, help="Use TLS, as rediss:// does.")
+        bool, typer.Option("--tls", rich_help_panel=_CONNECTION_PANEL, help="Use TLS, as rediss:// does.")
     ] = False,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=_PANEL, metavar="FILE", help="Trust this authority."),
+        typer.Option(rich_help_panel=_CONNECTION_PANEL, metavar="FILE", help="Trust this authority."),
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=_PANEL, metavar="FILE", help="Client certificate."),
+        typer.Option(rich_help_panel=_CONNECTION_PANEL, metavar="FILE", help="Client certificate."),
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=_PANEL, metavar="FILE", help="Its private key."),
+        typer.Option(rich_help_panel=_CONNECTION_PANEL, metavar="FILE", help="Its private key."),
     ] = None,
     tls_insecure: Annotated[
         bool,
-        typer.Option("--tls-insecure", rich_help_panel=_PANEL, help="Trust any certificate."),
+        typer.Option("--tls-insecure", rich_help_panel=_CONNECTION_PANEL, help="Trust any certificate."),
     ] = False,
     dialect: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=_PANEL, metavar="native|portable", help="Do not ask the server.",
+            rich_help_panel=_CONNECTION_PANEL, metavar="native|portable", help="Do not ask the server.",
         ),
     ] = None,
     debug: Annotated[
-        bool, typer.Option("--debug", rich_help_panel=_PANEL, help="Show tracebacks.")
+        bool, typer.Option("--debug", rich_help_panel=_CONNECTION_PANEL, help="Show tracebacks.")
     ] = False,
 ) -> Server:  # fmt: skip
     env = os.environ
     named = url or env.get("CHASQUI_URL") or env.get("CHASQUI_REDIS_URL")
-    chosen = named or LOCAL
+    chosen = named or DEFAULT_URL
     target = from_url(chosen)
     if "retries=" not in chosen:
-        target = replace(target, retries=_RETRIES)
+        target = replace(target, retries=_DEFAULT_RETRIES)
     username = username or env.get("CHASQUI_USERNAME")
     if username:
         target = replace(target, username=username)
     if password_file is not None:
         login = PasswordFile(password_file.absolute(), target.username)
-        login.read()  # a mistake is told now and not at the first login
+        login.read_password()  # a mistake is told now and not at the first login
         target = replace(target, credential_provider=login)
     elif password := env.get("CHASQUI_PASSWORD"):
         target = replace(target, password=password)
     if tls or tls_ca or tls_cert or tls_key or tls_insecure:
-        target = replace(target, tls=_tls(target.tls, tls_ca, tls_cert, tls_key, tls_insecure))
-    return Server(target, dialect, guessed=not named)
+        target = replace(
+            target, tls=_build_tls(target.tls, tls_ca, tls_cert, tls_key, tls_insecure)
+        )
+    return Server(target, dialect, is_default=not named)
 
 
-def _tls(
-    given: Tls | None, ca: Path | None, cert: Path | None, key: Path | None, insecure: bool
+def _build_tls(
+    configured: Tls | None,
+    ca_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    insecure: bool,
 ) -> Tls:
-    files = [str(each) if each else None for each in (ca, cert, key)]
+    files = [str(each) if each else None for each in (ca_file, cert_file, key_file)]
     for file in files:
         if file and not os.access(file, os.R_OK):
-            raise BadInput(f"cannot read the TLS file {file!r}")
-    base = given or Tls()
+            raise InvalidArgument(f"cannot read the TLS file {file!r}")
+    base = configured or Tls()
     return Tls(
         files[0] or base.ca_file,
         files[1] or base.cert_file,
@@ -132,22 +137,22 @@ def _tls(
     )
 
 
-def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+def with_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the connection options; it gets them as one argument, `server`."""
     own = inspect.signature(command)
-    shared = inspect.signature(_options)
+    shared = inspect.signature(_connection_options)
     hints = get_type_hints(command, include_extras=True)
-    more = get_type_hints(_options, include_extras=True)
+    more = get_type_hints(_connection_options, include_extras=True)
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> Any:
-        server = _options(**{name: given.pop(name) for name in shared.parameters})
+        server = _connection_options(**{name: given.pop(name) for name in shared.parameters})
         try:
             return command(server=server, **given)
-        except NotConnected as error:
-            if server.guessed:
+        except ConnectionFailed as error:
+            if server.is_default:
                 error.add_note(
-                    f"No server was named: give --url, or set CHASQUI_URL ({LOCAL} was tried)"
+                    f"No server was named: give --url, or set CHASQUI_URL ({DEFAULT_URL} was tried)"
                 )
             raise
 

@@ -12,16 +12,16 @@ from typing import Annotated
 
 import typer
 
-from airflow_provider_chasqui.cli.server import Server, connected
-from airflow_provider_chasqui.cli.spans import span
+from airflow_provider_chasqui.cli.parsing import parse_duration
+from airflow_provider_chasqui.cli.server import Server, with_connection_options
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.policy import U32_MAX, RetryDefaults
-from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.core.retry import U32_MAX, RetryDefaults
+from airflow_provider_chasqui.redis_client.target import RedisTarget
 
 
-class Level(StrEnum):
+class LogLevel(StrEnum):
     """How much is logged."""
 
     debug = "debug"
@@ -31,26 +31,26 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True)
-class WorkPlan:
+class WorkerConfig:
     """What every process of a worker is told; it holds the password, so it travels by pipe."""
 
-    handlers: str
-    folder: str
-    queues: tuple[str, ...]
-    target: Target
+    handlers_path: str
+    cwd: str
+    queue_names: tuple[str, ...]
+    target: RedisTarget
     dialect: str | None
-    config: ConsumerConfig
+    consumer_config: ConsumerConfig
     log_level: str = "info"
     log_json: bool = False
 
 
-@connected
-def worker(
-    handlers: Annotated[
+@with_connection_options
+def run_worker(
+    handlers_path: Annotated[
         str, typer.Argument(metavar="MODULE:HANDLERS", help="A Handlers, a function or a factory.")
     ],
     server: Server,
-    queue: Annotated[
+    queue_names: Annotated[
         list[str], typer.Option("--queue", "-q", metavar="QUEUE", help="Which; may be given again.")
     ],
     concurrency: Annotated[
@@ -79,27 +79,30 @@ def worker(
     store_results: Annotated[
         bool, typer.Option("--store-results", help="Keep what handlers return.")
     ] = False,
-    result_life: Annotated[
+    result_ttl: Annotated[
         timedelta,
         typer.Option(
-            parser=span, metavar="SPAN", show_default="1h", help="How long they are kept."
+            parser=parse_duration,
+            metavar="DURATION",
+            show_default="1h",
+            help="How long they are kept.",
         ),
     ] = timedelta(hours=1),
     group: Annotated[str, typer.Option(metavar="NAME", help="Consumer group.")] = "default",
     claim_after: Annotated[
         timedelta,
         typer.Option(
-            parser=span,
-            metavar="SPAN",
+            parser=parse_duration,
+            metavar="DURATION",
             show_default="30s",
             help="When a dead worker's jobs are taken over.",
         ),
     ] = timedelta(seconds=30),
-    drain: Annotated[
+    shutdown_timeout: Annotated[
         timedelta,
         typer.Option(
-            parser=span,
-            metavar="SPAN",
+            parser=parse_duration,
+            metavar="DURATION",
             show_default="30s",
             help="Time to finish what runs, when stopping.",
         ),
@@ -114,8 +117,8 @@ def worker(
         str, typer.Option(metavar="ADDRESS", help="Where to listen.")
     ] = "0.0.0.0",
     log_level: Annotated[
-        Level, typer.Option(case_sensitive=False, help="How much to say.")
-    ] = Level.info,
+        LogLevel, typer.Option(case_sensitive=False, help="How much to say.")
+    ] = LogLevel.info,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log in JSON.")] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: restart when a .py file changes.")
@@ -125,29 +128,36 @@ def worker(
 
     Exit codes: 0 drained, 1 trouble, 2 bad usage, 128+n ended at once by a second signal n.
     """
-    from airflow_provider_chasqui.cli.supervisor import Supervisor
+    from airflow_provider_chasqui.supervisor.supervisor import Supervisor
 
-    for name in queue:
+    for name in queue_names:
         Keys(name)
-    if len(set(queue)) != len(queue):
-        raise BadInput("a queue was given twice; raise --concurrency instead")
-    if ":" not in handlers:
-        raise BadInput(
-            f"handlers are named module:attribute, as my_app.jobs:handlers; not {handlers!r}"
+    if len(set(queue_names)) != len(queue_names):
+        raise InvalidArgument("a queue was given twice; raise --concurrency instead")
+    if ":" not in handlers_path:
+        raise InvalidArgument(
+            f"handlers are named module:attribute, as my_app.jobs:handlers; not {handlers_path!r}"
         )
     config = ConsumerConfig(
         group=group,
         concurrency=concurrency,
         retry=RetryDefaults(max_attempts=max_attempts),
         store_results=store_results,
-        result_life=result_life,
-        claim_idle_ms=claim_after // timedelta(milliseconds=1),
-        drain=drain,
+        result_ttl=result_ttl,
+        claim_after=claim_after,
+        shutdown_timeout=shutdown_timeout,
     )
     # A worker outlasts a failover, however long: it is no person who waits for an answer.
-    target = replace(server.target, retries=Target().retries)
-    plan = WorkPlan(
-        handlers, os.getcwd(), tuple(queue), target, server.dialect, config, log_level, log_json
+    target = replace(server.target, retries=RedisTarget().retries)
+    plan = WorkerConfig(
+        handlers_path,
+        os.getcwd(),
+        tuple(queue_names),
+        target,
+        server.dialect,
+        config,
+        log_level,
+        log_json,
     )
     address = None if metrics_port is None else (metrics_host, metrics_port)
     supervisor = Supervisor(plan, processes, address, Path.cwd() if reload else None)

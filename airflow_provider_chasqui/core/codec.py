@@ -12,48 +12,50 @@ from typing import Any
 
 import msgpack
 
-from airflow_provider_chasqui.core.errors import BadInput, DecodeError
+from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
 from airflow_provider_chasqui.core.job import Job
-from airflow_provider_chasqui.core.policy import U32_MAX, Backoff, RetryPolicy
+from airflow_provider_chasqui.core.retry import U32_MAX, Backoff, RetryPolicy
 
-NAME_MAX_BYTES = 256
+MAX_JOB_NAME_BYTES = 256
 
-_U32LE = struct.Struct("<I")
-_U64 = struct.Struct(">BQ").pack
-_STR = [bytes((0xA0 | size,)) if size < 32 else bytes((0xD9, size)) for size in range(256)]
-_BIN = [bytes((0xC4, size)) for size in range(256)]
+_U32_LE = struct.Struct("<I")
+_PACK_U64 = struct.Struct(">BQ").pack
+_STR_HEADERS = [bytes((0xA0 | size,)) if size < 32 else bytes((0xD9, size)) for size in range(256)]
+_BIN_HEADERS = [bytes((0xC4, size)) for size in range(256)]
 
 
-def encode_text(text: str, what: str) -> bytes:
-    """Return text as UTF-8, or raise BadInput where it is none."""
+def encode_text(text: str, label: str) -> bytes:
+    """Return text as UTF-8, or raise InvalidArgument where it is none."""
     if not isinstance(text, str):
-        raise BadInput(f"{what} is a string, not {type(text).__name__}")
+        raise InvalidArgument(f"{label} is a string, not {type(text).__name__}")
     try:
         return text.encode()
     except UnicodeEncodeError as cause:
-        raise BadInput(f"{what} holds half a character (a lone surrogate)") from cause
+        raise InvalidArgument(f"{label} holds half a character (a lone surrogate)") from cause
 
 
-def encode_name(name: str) -> bytes:
-    raw = encode_text(name, "a job name")
-    if len(raw) > NAME_MAX_BYTES:
-        raise BadInput(f"a job name has at most {NAME_MAX_BYTES} bytes; this one has {len(raw)}")
+def encode_job_name(job_name: str) -> bytes:
+    raw = encode_text(job_name, "a job name")
+    if len(raw) > MAX_JOB_NAME_BYTES:
+        raise InvalidArgument(
+            f"a job name has at most {MAX_JOB_NAME_BYTES} bytes; this one has {len(raw)}"
+        )
     return raw
 
 
-def _uint(value: int) -> bytes:
-    return _U64(0xCF, value) if value > U32_MAX else msgpack.packb(value)
+def _encode_uint(value: int) -> bytes:
+    return _PACK_U64(0xCF, value) if value > U32_MAX else msgpack.packb(value)
 
 
-def _str_head(size: int) -> bytes:
+def _str_header(size: int) -> bytes:
     if size < 256:
-        return _STR[size]
+        return _STR_HEADERS[size]
     return struct.pack(">BH", 0xDA, size) if size < 65536 else struct.pack(">BI", 0xDB, size)
 
 
-def bin_head(size: int) -> bytes:
+def bin_header(size: int) -> bytes:
     if size < 256:
-        return _BIN[size]
+        return _BIN_HEADERS[size]
     return struct.pack(">BH", 0xC5, size) if size < 65536 else struct.pack(">BI", 0xC6, size)
 
 
@@ -72,8 +74,8 @@ def encode_envelope(
     """Return the `d` field. Assembled by hand: a third of the time of packing a list."""
     raw = job_id.encode()
     head = b"\x94" if retry is None else b"\x95"
-    tail = envelope_tail(created_at_ms, attempt, retry)
-    return b"".join((head, _str_head(len(raw)), raw, bin_head(len(body)), body, tail))
+    tail = encode_envelope_suffix(created_at_ms, attempt, retry)
+    return b"".join((head, _str_header(len(raw)), raw, bin_header(len(body)), body, tail))
 
 
 def encode_envelopes(
@@ -81,19 +83,19 @@ def encode_envelopes(
 ) -> list[bytes]:
     """Return the `d` fields of new jobs that are created together."""
     head = b"\x94" if retry is None else b"\x95"
-    tail = envelope_tail(created_at_ms, 0, retry)
+    tail = encode_envelope_suffix(created_at_ms, 0, retry)
     raws = [job_id.encode() for job_id in job_ids]
     return [
-        b"".join((head, _str_head(len(raw)), raw, bin_head(len(body)), body, tail))
+        b"".join((head, _str_header(len(raw)), raw, bin_header(len(body)), body, tail))
         for raw, body in zip(raws, bodies, strict=True)
     ]
 
 
 @lru_cache(maxsize=256)
-def envelope_tail(created_at_ms: int, attempt: int, retry: RetryPolicy | None) -> bytes:
+def encode_envelope_suffix(created_at_ms: int, attempt: int, retry: RetryPolicy | None) -> bytes:
     # The jobs of a bulk have it in common.
     tail = b"" if retry is None else _encode_retry(retry)
-    return _uint(created_at_ms) + _uint(attempt) + tail
+    return _encode_uint(created_at_ms) + _encode_uint(attempt) + tail
 
 
 def encode_job(job: Job, *, attempt: int | None = None) -> bytes:
@@ -102,7 +104,7 @@ def encode_job(job: Job, *, attempt: int | None = None) -> bytes:
     return encode_envelope(job.id, job.body, job.created_at_ms, count, job.retry)
 
 
-def decode_envelope(raw: bytes, name: str = "") -> Job:
+def decode_envelope(raw: bytes, job_name: str = "") -> Job:
     """Return the job in a `d` field; accepts what ChasquiMQ 1.3.0 accepts, else DecodeError."""
     try:
         value = msgpack.unpackb(raw, raw=True, strict_map_key=False)
@@ -122,24 +124,24 @@ def decode_envelope(raw: bytes, name: str = "") -> Job:
             and type(created) is int and type(attempt) is int
             and created >= 0 and 0 <= attempt <= U32_MAX and job_id.isascii()
         ):  # fmt: skip
-            return Job(job_id.decode("ascii"), body, created, attempt, None, name)
+            return Job(job_id.decode("ascii"), body, created, attempt, None, job_name)
     if isinstance(value, dict):
-        value = _fields_of_map(value)
+        value = _fields_from_map(value)
     if not isinstance(value, list) or not 3 <= len(value) <= 5:
         raise DecodeError("the envelope is not an array of three to five")
-    attempt = _whole(value[3], "attempt", U32_MAX) if len(value) > 3 else 0
+    attempt = _check_uint(value[3], "attempt", U32_MAX) if len(value) > 3 else 0
     retry = _decode_retry(value[4]) if len(value) > 4 else None
     return Job(
-        _text(value[0], "id"),
-        _body(value[1]),
-        _whole(value[2], "created_at_ms", 2**64 - 1),
+        _decode_text(value[0], "id"),
+        _check_body(value[1]),
+        _check_uint(value[2], "created_at_ms", 2**64 - 1),
         attempt,
         retry,
-        name,
+        job_name,
     )
 
 
-def decode_id(raw: bytes) -> str:
+def decode_job_id(raw: bytes) -> str:
     """Return the id in a `d` field, empty where there is none to be read."""
     try:
         if raw[0] in (0x94, 0x95) and 0xA0 <= raw[1] <= 0xBF:
@@ -150,7 +152,7 @@ def decode_id(raw: bytes) -> str:
         return ""
 
 
-def _fields_of_map(value: dict[Any, Any]) -> list[Any]:
+def _fields_from_map(value: dict[Any, Any]) -> list[Any]:
     try:
         fields = [value[b"id"], value[b"payload"], value[b"created_at_ms"]]
     except KeyError as cause:
@@ -158,16 +160,16 @@ def _fields_of_map(value: dict[Any, Any]) -> list[Any]:
     return [*fields, value.get(b"attempt", 0), value.get(b"retry")]
 
 
-def _text(value: Any, what: str) -> str:
+def _decode_text(value: Any, field: str) -> str:
     if not isinstance(value, bytes):
-        raise DecodeError(f"the envelope's {what} is not a string")
+        raise DecodeError(f"the envelope's {field} is not a string")
     try:
         return value.decode()
     except UnicodeDecodeError as cause:
-        raise DecodeError(f"the envelope's {what} is not UTF-8") from cause
+        raise DecodeError(f"the envelope's {field} is not UTF-8") from cause
 
 
-def _body(value: Any) -> bytes:
+def _check_body(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, list):
@@ -178,9 +180,9 @@ def _body(value: Any) -> bytes:
     raise DecodeError("the envelope's payload is not bytes")
 
 
-def _whole(value: Any, what: str, top: int) -> int:
-    if type(value) is not int or not 0 <= value <= top:
-        raise DecodeError(f"the envelope's {what} is not a whole number from 0 to {top}")
+def _check_uint(value: Any, field: str, maximum: int) -> int:
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise DecodeError(f"the envelope's {field} is not a whole number from 0 to {maximum}")
     return value
 
 
@@ -189,7 +191,7 @@ def _decode_retry(value: Any) -> RetryPolicy | None:
         return None
     if not isinstance(value, list) or len(value) != 2:
         raise DecodeError("the envelope's retry is not an array of two")
-    attempts = None if value[0] is None else _whole(value[0], "max_attempts", U32_MAX)
+    attempts = None if value[0] is None else _check_uint(value[0], "max_attempts", U32_MAX)
     return RetryPolicy(attempts, _decode_backoff(value[1]))
 
 
@@ -204,32 +206,32 @@ def _decode_backoff(value: Any) -> Backoff | None:
     top = 2**64 - 1
     try:
         return Backoff(
-            _text(kind, "backoff kind"),
-            _whole(delay, "backoff delay", top),
-            None if cap is None else _whole(cap, "backoff cap", top),
+            _decode_text(kind, "backoff kind"),
+            _check_uint(delay, "backoff delay", top),
+            None if cap is None else _check_uint(cap, "backoff cap", top),
             multiplier,
-            None if jitter is None else _whole(jitter, "backoff jitter", top),
+            None if jitter is None else _check_uint(jitter, "backoff jitter", top),
         )
-    except BadInput as cause:
+    except InvalidArgument as cause:
         raise DecodeError(cause.message) from cause
 
 
-def encode_member(name: bytes, envelope: bytes) -> bytes:
+def encode_delayed_member(job_name: bytes, envelope: bytes) -> bytes:
     """Return a member of the delayed set: the name's length, the name, the envelope."""
-    return _U32LE.pack(len(name)) + name + envelope
+    return _U32_LE.pack(len(job_name)) + job_name + envelope
 
 
-def decode_member(member: bytes) -> Job:
+def decode_delayed_member(member: bytes) -> Job:
     """Return the job in a member of the delayed set, or raise DecodeError."""
     if len(member) < 4:
         raise DecodeError("the delayed member is shorter than its length prefix")
-    end = 4 + _U32LE.unpack_from(member)[0]
+    end = 4 + _U32_LE.unpack_from(member)[0]
     if end > len(member):
         raise DecodeError("the delayed member is shorter than its name")
-    return decode_envelope(member[end:], decode_name(member[4:end]))
+    return decode_envelope(member[end:], decode_job_name(member[4:end]))
 
 
-def decode_name(raw: bytes) -> str:
+def decode_job_name(raw: bytes) -> str:
     """Return a name; one that is not UTF-8 reads as no name, as in ChasquiMQ."""
     try:
         return raw.decode()

@@ -12,35 +12,35 @@ class ChasquiError(Exception):
 
     code = "CMQ-004"
 
-    def __init__(self, message: str, *, queue: str | None = None, job_id: str | None = None):
+    def __init__(self, message: str, *, queue_name: str | None = None, job_id: str | None = None):
         super().__init__(message)
         self.message = message
-        self.queue = queue
+        self.queue_name = queue_name
         self.job_id = job_id
 
     def __str__(self) -> str:
-        where = [f"queue {self.queue!r}"] if self.queue is not None else []
+        where = [f"queue {self.queue_name!r}"] if self.queue_name is not None else []
         where += [f"job {self.job_id!r}"] if self.job_id is not None else []
         place = f" ({', '.join(where)})" if where else ""
         return f"[{self.code}] {self.message}{place}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.message, self.queue, self.job_id))
+        return (_rebuild, (type(self), self.message, self.queue_name, self.job_id))
 
 
 def _rebuild(
-    kind: type[ChasquiError], message: str, queue: str | None, job_id: str | None
+    error_class: type[ChasquiError], message: str, queue_name: str | None, job_id: str | None
 ) -> ChasquiError:
-    return kind(message, queue=queue, job_id=job_id)
+    return error_class(message, queue_name=queue_name, job_id=job_id)
 
 
-class BadInput(ChasquiError, ValueError):
+class InvalidArgument(ChasquiError, ValueError):
     """The caller asked for something that cannot be; nothing was written."""
 
     code = "CMQ-004"
 
 
-class EncodeError(BadInput):
+class EncodeError(InvalidArgument):
     """The payload cannot be written as MessagePack."""
 
     code = "CMQ-002"
@@ -52,13 +52,13 @@ class DecodeError(ChasquiError):
     code = "CMQ-003"
 
 
-class PayloadTooLarge(BadInput):
+class PayloadTooLarge(InvalidArgument):
     """The payload is over the queue's limit."""
 
     code = "CMQ-023"
 
 
-class Stopped(ChasquiError):
+class ConsumerStopped(ChasquiError):
     """The engine was told to stop while this was under way."""
 
     code = "CMQ-005"
@@ -70,17 +70,17 @@ class WaitTimeout(ChasquiError, TimeoutError):
     code = "CMQ-102"
 
 
-class StoreError(ChasquiError):
+class RedisServerError(ChasquiError):
     """The server could not be reached or refused."""
 
     code = "CMQ-001"
 
 
-class NotConnected(StoreError):
+class ConnectionFailed(RedisServerError):
     """There is no connection to the server."""
 
 
-class LoginRefused(NotConnected):
+class AuthenticationFailed(ConnectionFailed):
     """The server refused the user name or password."""
 
 
@@ -90,7 +90,7 @@ class QueueFull(ChasquiError):
     code = "CMQ-300"
 
 
-class WrongType(ChasquiError):
+class KeyTypeMismatch(ChasquiError):
     """A key of this queue holds something that is not ours."""
 
     code = "CMQ-301"
@@ -102,19 +102,19 @@ class ServerTooOld(ChasquiError):
     code = "CMQ-302"
 
 
-class NotPermitted(StoreError):
+class PermissionDenied(RedisServerError):
     """The ACL user lacks a right that this call needs."""
 
     code = "CMQ-303"
 
 
-class UnknownBatch(ChasquiError, LookupError):
+class BatchNotFound(ChasquiError, LookupError):
     """There is no such batch, or it has expired."""
 
     code = "CMQ-304"
 
 
-class JobDead(ChasquiError):
+class JobFailed(ChasquiError):
     """The awaited job ended in the dead-letter queue or was cancelled."""
 
     code = "CMQ-305"
@@ -126,43 +126,43 @@ class BatchFailed(ChasquiError):
     code = "CMQ-306"
 
 
-class BatchConflict(BadInput):
+class BatchConflict(InvalidArgument):
     """The batch is already handed off in another shape."""
 
     code = "CMQ-307"
 
 
-class UnknownJob(ChasquiError, LookupError):
+class JobNotFound(ChasquiError, LookupError):
     """No trace of the job is left."""
 
     code = "CMQ-308"
 
 
-class NotConfirmed(ChasquiError):
+class ReplicationTimeout(ChasquiError):
     """The jobs are added, but fewer replicas or disks have them than `confirm` asks for."""
 
     code = "CMQ-309"
 
 
-class StageLost(ChasquiError):
+class StagedDataLost(ChasquiError):
     """Rows that a Spark task had staged are not there any more; nothing of the ship is visible."""
 
     code = "CMQ-320"
 
 
-class MissingSoftware(ChasquiError, ImportError):
+class MissingDependency(ChasquiError, ImportError):
     """Something that must be installed is not."""
 
     code = "CMQ-321"
 
 
-class UnknownConnection(ChasquiError, LookupError):
+class ConnectionNotFound(ChasquiError, LookupError):
     """The Chasqui page may not use this Airflow connection."""
 
     code = "CMQ-330"
 
 
-class SlowServer(NotConnected):
+class ServerTimeout(ConnectionFailed):
     """The server did not answer in the time that the Chasqui page gives it."""
 
     code = "CMQ-331"
@@ -174,7 +174,7 @@ class LeaseError(ChasquiError):
     code = "CMQ-499"
 
 
-class UnknownQueue(LeaseError, LookupError):
+class QueueNotFound(LeaseError, LookupError):
     """There is no such queue."""
 
     code = "CMQ-401"
@@ -186,7 +186,7 @@ class QueueExists(LeaseError):
     code = "CMQ-402"
 
 
-class BadLeaseConfig(LeaseError, BadInput):
+class InvalidLeaseConfig(LeaseError, InvalidArgument):
     """These lease settings cannot go together, or not with what is on the server."""
 
     code = "CMQ-403"
@@ -204,24 +204,24 @@ class LeaseLost(LeaseError):
         self,
         message: str,
         *,
-        queue: str | None = None,
+        queue_name: str | None = None,
         job_id: str | None = None,
         tokens: tuple[str, ...] = (),
     ):
-        super().__init__(message, queue=queue, job_id=job_id)
+        super().__init__(message, queue_name=queue_name, job_id=job_id)
         self.tokens = tokens
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_lost, (self.message, self.queue, self.job_id, self.tokens))
+        return (_rebuild_lease_lost, (self.message, self.queue_name, self.job_id, self.tokens))
 
 
-def _rebuild_lost(
-    message: str, queue: str | None, job_id: str | None, tokens: tuple[str, ...]
+def _rebuild_lease_lost(
+    message: str, queue_name: str | None, job_id: str | None, tokens: tuple[str, ...]
 ) -> LeaseLost:
-    return LeaseLost(message, queue=queue, job_id=job_id, tokens=tokens)
+    return LeaseLost(message, queue_name=queue_name, job_id=job_id, tokens=tokens)
 
 
-class TooManyPinned(LeaseError):
+class TooManyUnacknowledged(LeaseError):
     """Too many delivered entries are not settled yet; no new one is handed out."""
 
     code = "CMQ-405"
@@ -271,44 +271,44 @@ class RsmqQueueExists(RsmqError):
     name = "queueExists"
 
 
-class RsmqBadInput(RsmqError, BadInput):
+class RsmqInvalidArgument(RsmqError, InvalidArgument):
     """A parameter of an RSMQ verb is not allowed."""
 
     code = "CMQ-403"
 
 
-class RsmqMissingParameter(RsmqBadInput):
+class RsmqMissingParameter(RsmqInvalidArgument):
     """A parameter that RSMQ needs was not given."""
 
     name = "missingParameter"
 
 
-class RsmqInvalidFormat(RsmqBadInput):
+class RsmqInvalidFormat(RsmqInvalidArgument):
     """A queue name or message id has a form that RSMQ does not allow."""
 
     name = "invalidFormat"
 
 
-class RsmqInvalidValue(RsmqBadInput):
+class RsmqInvalidValue(RsmqInvalidArgument):
     """A number is outside RSMQ's limits."""
 
     name = "invalidValue"
 
 
-class RsmqNoAttributeSupplied(RsmqBadInput):
+class RsmqNoAttributeSupplied(RsmqInvalidArgument):
     """There is nothing to change."""
 
     name = "noAttributeSupplied"
 
 
-class RsmqMessageNotString(RsmqBadInput):
+class RsmqMessageNotString(RsmqInvalidArgument):
     """An RSMQ message is a string."""
 
     code = "CMQ-410"
     name = "messageNotString"
 
 
-class RsmqMessageTooLong(RsmqBadInput):
+class RsmqMessageTooLong(RsmqInvalidArgument):
     """The message is longer than the queue's maxsize."""
 
     code = "CMQ-411"

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-NAMES = frozenset(
+EVENT_NAMES = frozenset(
     {"waiting", "active", "completed", "failed", "retry-scheduled", "delayed", "dlq", "drained"}
 )
 
 # A job that is in one of these states will not run again by itself.
-FINAL = frozenset({"completed", "dlq"})
+FINAL_EVENTS = frozenset({"completed", "dlq"})
 
-EVENTS_KEPT = 100_000
+DEFAULT_MAX_EVENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ def parse_event(entry_id: str, fields: Mapping[str, str]) -> Event:
         entry_id,
         fields.get("e", ""),
         fields.get("id", ""),
-        _number(fields.get("ts")) or 0,
+        _parse_int(fields.get("ts")) or 0,
         fields.get("n", ""),
-        _number(fields.get("attempt")),
-        _number(fields.get("duration_us")),
-        _number(fields.get("backoff_ms")),
-        _number(fields.get("delay_ms")),
+        _parse_int(fields.get("attempt")),
+        _parse_int(fields.get("duration_us")),
+        _parse_int(fields.get("backoff_ms")),
+        _parse_int(fields.get("delay_ms")),
         fields.get("reason"),
     )
 
 
-def _number(text: str | None) -> int | None:
+def _parse_int(text: str | None) -> int | None:
     if text is None:
         return None
     try:
@@ -72,73 +72,83 @@ def event_fields(
 
 # An event as the `emit` script takes it: how many arguments, and these in RESP. Two of them are
 # written for every job, so those are not assembled field by field.
-PackedEvent = tuple[int, bytes]
+EncodedEvent = tuple[int, bytes]
 
 
-def pack_event(fields: Sequence[str | int]) -> PackedEvent:
+def encode_event(fields: Sequence[str | int]) -> EncodedEvent:
     """Any event, from its fields."""
-    return len(fields) + 1, _resp(len(fields), *fields)
+    return len(fields) + 1, _encode_resp(len(fields), *fields)
 
 
-def _resp(*parts: str | int) -> bytes:
-    raws = [str(part).encode("utf-8", "surrogatepass") for part in parts]
+def _encode_resp(*values: str | int) -> bytes:
+    raws = [str(part).encode("utf-8", "surrogatepass") for part in values]
     return b"".join(b"$%d\r\n%b\r\n" % (len(raw), raw) for raw in raws)
 
 
-_ID_AND_TS = b"$%d\r\n%b\r\n" + _resp("ts") + b"%b"
-_NAME = _resp("n") + b"$%d\r\n%b\r\n"
-_ATTEMPT = _resp("attempt") + b"%b"
-_DURATION = _resp("duration_us") + b"%b"
-_WAITING = _resp(6, "e", "waiting", "id") + _ID_AND_TS
-_ACTIVE = _resp(8, "e", "active", "id") + _ID_AND_TS + _ATTEMPT
-_ACTIVE_NAMED = _resp(10, "e", "active", "id") + _ID_AND_TS + _NAME + _ATTEMPT
-_COMPLETED = _resp(10, "e", "completed", "id") + _ID_AND_TS + _ATTEMPT + _DURATION
-_COMPLETED_NAMED = _resp(12, "e", "completed", "id") + _ID_AND_TS + _NAME + _ATTEMPT + _DURATION
-_RUN = _resp(0) + b"$%d\r\n%b\r\n$%d\r\n%b\r\n%b%b%b%b"
+_ID_AND_TS_FIELDS = b"$%d\r\n%b\r\n" + _encode_resp("ts") + b"%b"
+_JOB_NAME_FIELD = _encode_resp("n") + b"$%d\r\n%b\r\n"
+_ATTEMPT_FIELD = _encode_resp("attempt") + b"%b"
+_DURATION_FIELD = _encode_resp("duration_us") + b"%b"
+_WAITING_TEMPLATE = _encode_resp(6, "e", "waiting", "id") + _ID_AND_TS_FIELDS
+_ACTIVE_TEMPLATE = _encode_resp(8, "e", "active", "id") + _ID_AND_TS_FIELDS + _ATTEMPT_FIELD
+_ACTIVE_NAMED_TEMPLATE = (
+    _encode_resp(10, "e", "active", "id") + _ID_AND_TS_FIELDS + _JOB_NAME_FIELD + _ATTEMPT_FIELD
+)
+_COMPLETED_TEMPLATE = (
+    _encode_resp(10, "e", "completed", "id") + _ID_AND_TS_FIELDS + _ATTEMPT_FIELD + _DURATION_FIELD
+)
+_COMPLETED_NAMED_TEMPLATE = (
+    _encode_resp(12, "e", "completed", "id")
+    + _ID_AND_TS_FIELDS
+    + _JOB_NAME_FIELD
+    + _ATTEMPT_FIELD
+    + _DURATION_FIELD
+)
+_RUN_TEMPLATE = _encode_resp(0) + b"$%d\r\n%b\r\n$%d\r\n%b\r\n%b%b%b%b"
 
 
 @lru_cache(maxsize=1024)
-def _number_resp(number: int) -> bytes:
-    return _resp(number)
+def _encode_int(number: int) -> bytes:
+    return _encode_resp(number)
 
 
-def packed_waiting(job_id: str, ts_ms: int) -> PackedEvent:
+def encode_waiting(job_id: str, ts_ms: int) -> EncodedEvent:
     """The event that a delayed job has become due."""
     raw = job_id.encode()
-    return 7, _WAITING % (len(raw), raw, _number_resp(ts_ms))
+    return 7, _WAITING_TEMPLATE % (len(raw), raw, _encode_int(ts_ms))
 
 
-def packed_active(job_id: str, ts_ms: int, name: str, attempt: int) -> PackedEvent:
+def encode_active(job_id: str, ts_ms: int, job_name: str, attempt: int) -> EncodedEvent:
     """The event that a run begins."""
-    raw, ts, tried = job_id.encode(), _number_resp(ts_ms), _number_resp(attempt)
-    if not name:
-        return 9, _ACTIVE % (len(raw), raw, ts, tried)
-    said = name.encode()
-    return 11, _ACTIVE_NAMED % (len(raw), raw, ts, len(said), said, tried)
+    raw, ts, tried = job_id.encode(), _encode_int(ts_ms), _encode_int(attempt)
+    if not job_name:
+        return 9, _ACTIVE_TEMPLATE % (len(raw), raw, ts, tried)
+    said = job_name.encode()
+    return 11, _ACTIVE_NAMED_TEMPLATE % (len(raw), raw, ts, len(said), said, tried)
 
 
-def packed_completed(
-    job_id: str, ts_ms: int, name: str, attempt: int, duration_us: int
-) -> PackedEvent:
+def encode_completed(
+    job_id: str, ts_ms: int, job_name: str, attempt: int, duration_us: int
+) -> EncodedEvent:
     """The event that a run ended well."""
-    raw, ts, tried = job_id.encode(), _number_resp(ts_ms), _number_resp(attempt)
-    took = _number_resp(duration_us)
-    if not name:
-        return 11, _COMPLETED % (len(raw), raw, ts, tried, took)
-    said = name.encode()
-    return 13, _COMPLETED_NAMED % (len(raw), raw, ts, len(said), said, tried, took)
+    raw, ts, tried = job_id.encode(), _encode_int(ts_ms), _encode_int(attempt)
+    took = _encode_int(duration_us)
+    if not job_name:
+        return 11, _COMPLETED_TEMPLATE % (len(raw), raw, ts, tried, took)
+    said = job_name.encode()
+    return 13, _COMPLETED_NAMED_TEMPLATE % (len(raw), raw, ts, len(said), said, tried, took)
 
 
-def packed_run(
-    job_id: str, name: str, attempt: int, ended_ms: int, duration_us: int
-) -> PackedEvent:
+def encode_run_events(
+    job_id: str, job_name: str, attempt: int, finished_ms: int, duration_us: int
+) -> EncodedEvent:
     """Both events of a run that ended well, one behind the other.
 
     Only what differs is sent, the script knows the rest: two fifths of the bytes of two events.
     """
-    raw, said = job_id.encode(), name.encode()
-    began_ms = ended_ms - duration_us // 1000
-    return 7, _RUN % (
-        len(raw), raw, len(said), said, _number_resp(attempt), _number_resp(began_ms),
-        _number_resp(ended_ms), _number_resp(duration_us),
+    raw, said = job_id.encode(), job_name.encode()
+    began_ms = finished_ms - duration_us // 1000
+    return 7, _RUN_TEMPLATE % (
+        len(raw), raw, len(said), said, _encode_int(attempt), _encode_int(began_ms),
+        _encode_int(finished_ms), _encode_int(duration_us),
     )  # fmt: skip

@@ -12,22 +12,22 @@ from functools import partial
 from itertools import count, islice
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
-_DIGITS = {c: i for i, c in enumerate(_ALPHABET)}
+_DIGIT_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_DIGIT_VALUES = {c: i for i, c in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
 _LOW_BITS = 20
 
 # Its last item changes in a forked child; cheaper to look at than the process id is to ask for.
-_lives: list[object] = [object()]
-os.register_at_fork(after_in_child=lambda: _lives.append(object()))
+_fork_generations: list[object] = [object()]
+os.register_at_fork(after_in_child=lambda: _fork_generations.append(object()))
 
 
-def _render(time_ms: int, random: int) -> str:
+def _encode_ulid(time_ms: int, random: int) -> str:
     value = time_ms << _RANDOM_BITS | random
-    return "".join(_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10))
+    return "".join(_DIGIT_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10))
 
 
-class Ulids:
+class UlidGenerator:
     """Mint ULIDs that sort in the order they were minted by this process.
 
     The last one is remembered and counted up within a millisecond, so a bulk of jobs keeps its
@@ -35,41 +35,44 @@ class Ulids:
     """
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._life = _lives[-1]
+        self._generation = _fork_generations[-1]
         self._time_ms = -1
         self._high = 0
         self._low = 0
-        self._head = ""
+        self._prefix = ""
 
-    def mint(self, now_ms: int) -> str:
-        if self._life is not _lives[-1]:
+    def next(self, now_ms: int) -> str:
+        if self._generation is not _fork_generations[-1]:
             # A fork that went on counting would mint the ids that its parent mints.
-            self._forget()
+            self._reset()
         with self._lock:
             low = self._low + 1
             if now_ms > self._time_ms or low >> _LOW_BITS:
-                low = self._turn(now_ms)
+                low = self._advance_prefix(now_ms)
             self._low = low
             # All but the last four digits stay the same within a bulk.
-            return self._head + _PAIRS[low >> 10] + _PAIRS[low & 1023]
+            return self._prefix + _DIGIT_PAIRS[low >> 10] + _DIGIT_PAIRS[low & 1023]
 
-    def mint_many(self, now_ms: int, count: int) -> list[str]:
+    def next_many(self, now_ms: int, count: int) -> list[str]:
         """The next ids, in order; a fifth of the time of as many calls of `mint`."""
         ids: list[str] = []
         while len(ids) < count:
-            ids.append(self.mint(now_ms))
+            ids.append(self.next(now_ms))
             with self._lock:
                 first = self._low + 1
                 last = min(first + count - len(ids), 1 << _LOW_BITS)
-                head, self._low = self._head, last - 1
-            ids += [head + _PAIRS[low >> 10] + _PAIRS[low & 1023] for low in range(first, last)]
+                head, self._low = self._prefix, last - 1
+            ids += [
+                head + _DIGIT_PAIRS[low >> 10] + _DIGIT_PAIRS[low & 1023]
+                for low in range(first, last)
+            ]
         return ids
 
-    def _turn(self, now_ms: int) -> int:
+    def _advance_prefix(self, now_ms: int) -> int:
         low = 0
         if now_ms > self._time_ms:
             self._time_ms = now_ms
@@ -78,17 +81,17 @@ class Ulids:
             self._high, low = divmod(random, 1 << _LOW_BITS)
         else:
             self._high += 1
-        self._head = _render(self._time_ms, self._high << _LOW_BITS)[:-4]
+        self._prefix = _encode_ulid(self._time_ms, self._high << _LOW_BITS)[:-4]
         return low
 
 
-def time_of(job_id: str) -> int | None:
+def ulid_timestamp_ms(job_id: str) -> int | None:
     """Return the millisecond in which a ULID was minted, or None if the id is not a ULID."""
     if len(job_id) != 26:
         return None
     value = 0
     for char in islice(job_id, 10):
-        digit = _DIGITS.get(char)
+        digit = _DIGIT_VALUES.get(char)
         if digit is None:
             return None
         value = value << 5 | digit
@@ -96,27 +99,27 @@ def time_of(job_id: str) -> int | None:
 
 
 @dataclass(slots=True)
-class Call:
+class ProducerCall:
     """One call of a producer. Its steps have names, so that sending one again is harmless."""
 
-    producer: str
-    number: int
-    _give_back: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    producer_id: str
+    call_number: int
+    _release: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> ProducerCall:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back()
+        self._release()
 
-    def step(self, index: int) -> str:
-        return f"{self.number}:{index}"
+    def idempotent_id(self, index: int) -> str:
+        return f"{self.call_number}:{index}"
 
-    def token(self, index: int) -> str:
-        return f"{self.producer}:{self.number}:{index}"
+    def idempotency_token(self, index: int) -> str:
+        return f"{self.producer_id}:{self.call_number}:{index}"
 
 
-class Producer:
+class ProducerSession:
     """Names the calls of one producer, each for as long as it lasts.
 
     Redis remembers the last 100 ids of a producer's name (IDMP). With one name for all threads,
@@ -125,23 +128,25 @@ class Producer:
     """
 
     def __init__(self) -> None:
-        self._rename()
+        self._reset()
 
-    def _rename(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
-        self._name = uuid.uuid4().hex
-        self._numbers = count()
-        self._places = count()
-        self._free: deque[int] = deque()
+        self._producer_id = uuid.uuid4().hex
+        self._call_numbers = count()
+        self._slot_numbers = count()
+        self._free_slots: deque[int] = deque()
 
-    def call(self) -> Call:
+    def begin_call(self) -> ProducerCall:
         """Begin a call; it ends with its `with` block."""
         if self._pid != os.getpid():
             # A fork that went on numbering would have its adds taken for its parent's.
-            self._rename()
-        free = self._free
+            self._reset()
+        free = self._free_slots
         try:
             place = free.pop()
         except IndexError:
-            place = next(self._places)
-        return Call(f"{self._name}.{place}", next(self._numbers), partial(free.append, place))
+            place = next(self._slot_numbers)
+        return ProducerCall(
+            f"{self._producer_id}.{place}", next(self._call_numbers), partial(free.append, place)
+        )

@@ -8,59 +8,59 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, overload
 
 from airflow_provider_chasqui.core.payload import decode_payload
-from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.core.retry import RetryPolicy
 
 
 class NewJob(NamedTuple):
     """A job to be added: the payload and everything that may be said about it."""
 
     payload: Any = None
-    name: str = ""
-    id: str | None = None
+    job_name: str = ""
+    job_id: str | None = None
     delay: timedelta | None = None
-    at: datetime | None = None
+    run_at: datetime | None = None
     retry: RetryPolicy | None = None
-    unique: timedelta | None = None
+    dedup_ttl: timedelta | None = None
 
     @classmethod
-    def of(cls, job: NewJob | Mapping[str, Any]) -> NewJob:
+    def coerce(cls, job: NewJob | Mapping[str, Any]) -> NewJob:
         return job if isinstance(job, NewJob) else cls(**job)
 
 
-class Added(NamedTuple):
+class EnqueueResult(NamedTuple):
     """What became of an add: the job's id, and whether this call is the one that added it."""
 
-    id: str
-    fresh: bool
+    job_id: str
+    created: bool
 
 
-class AddedJobs(Sequence[Added]):
+class EnqueueResults(Sequence[EnqueueResult]):
     """What became of a bulk, in its order; reads like a list of `Added`.
 
     Each is made when it is looked at. All of them at once would make a bulk of a hundred thousand
     take nearly half as long again, for Python's collector would walk over them.
     """
 
-    __slots__ = ("_fresh", "ids")
+    __slots__ = ("_created", "job_ids")
 
-    def __init__(self, ids: list[str], fresh: Sequence[bool]):
-        self.ids = ids
-        self._fresh = fresh
+    def __init__(self, job_ids: list[str], created: Sequence[bool]):
+        self.job_ids = job_ids
+        self._created = created
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.job_ids)
 
     @overload
-    def __getitem__(self, place: int) -> Added: ...
+    def __getitem__(self, index: int) -> EnqueueResult: ...
     @overload
-    def __getitem__(self, place: slice) -> AddedJobs: ...
-    def __getitem__(self, place: int | slice) -> Added | AddedJobs:
-        if isinstance(place, slice):
-            return AddedJobs(self.ids[place], self._fresh[place])
-        return Added(self.ids[place], self._fresh[place])
+    def __getitem__(self, index: slice) -> EnqueueResults: ...
+    def __getitem__(self, index: int | slice) -> EnqueueResult | EnqueueResults:
+        if isinstance(index, slice):
+            return EnqueueResults(self.job_ids[index], self._created[index])
+        return EnqueueResult(self.job_ids[index], self._created[index])
 
-    def __iter__(self) -> Iterator[Added]:
-        return map(Added, self.ids, self._fresh)
+    def __iter__(self) -> Iterator[EnqueueResult]:
+        return map(EnqueueResult, self.job_ids, self._created)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -94,24 +94,24 @@ class Job:
 
 
 @dataclass(slots=True)
-class Entry:
+class StreamEntry:
     """One delivery of a job: the stream entry, and how often it was delivered before."""
 
     id: str
     job: Job
-    deliveries: int = 0
+    previous_deliveries: int = 0
     idle_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A dead job. `job` is None where its bytes cannot be read; `raw` always holds them."""
 
     id: str
     source_id: str
     reason: str
     detail: str | None
-    name: str
+    job_name: str
     raw: bytes
     job: Job | None
     error: str | None = None
@@ -124,12 +124,12 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class InvalidEntry:
     """A stream entry that cannot become a job, with the reason its letter will carry."""
 
     id: str
     raw: bytes
-    name: str
+    job_name: str
     reason: str
     detail: str | None
-    deliveries: int = 0
+    previous_deliveries: int = 0

@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
 
 BATCH_PREFIX = "batch:"
 
 
-class Placed(Protocol):
+class HasHashTag(Protocol):
     """What a driver needs of keys: the hash tag that finds their node, and a name for errors."""
 
     @property
-    def tag(self) -> str: ...
+    def hash_tag(self) -> str: ...
 
     @property
-    def queue(self) -> str: ...
+    def queue_name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Keys:
     | promoter:lock, scheduler:lock | string | the leader's name |
     """
 
-    queue: str
-    tag: str = field(init=False)
+    queue_name: str
+    hash_tag: str = field(init=False)
     stream: str = field(init=False)
     delayed: str = field(init=False)
     dlq: str = field(init=False)
@@ -74,15 +74,17 @@ class Keys:
     scheduler_lock: str = field(init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.queue, str) or not self.queue.strip():
-            raise BadInput("a queue needs a name: give a non-blank string")
-        if "}" in self.queue or "{" in self.queue:
-            raise BadInput("a queue name may not contain '{' or '}'", queue=self.queue)
-        if any("\ud800" <= char <= "\udfff" for char in self.queue):
-            raise BadInput("a queue name may not hold half a character (a lone surrogate)")
-        tag = f"{{chasqui:{self.queue}}}"
+        if not isinstance(self.queue_name, str) or not self.queue_name.strip():
+            raise InvalidArgument("a queue needs a name: give a non-blank string")
+        if "}" in self.queue_name or "{" in self.queue_name:
+            raise InvalidArgument(
+                "a queue name may not contain '{' or '}'", queue_name=self.queue_name
+            )
+        if any("\ud800" <= char <= "\udfff" for char in self.queue_name):
+            raise InvalidArgument("a queue name may not hold half a character (a lone surrogate)")
+        hash_tag = f"{{chasqui:{self.queue_name}}}"
         for name, suffix in {
-            "tag": "",
+            "hash_tag": "",
             "stream": ":stream",
             "delayed": ":delayed",
             "dlq": ":dlq",
@@ -92,71 +94,71 @@ class Keys:
             "promoter_lock": ":promoter:lock",
             "scheduler_lock": ":scheduler:lock",
         }.items():
-            object.__setattr__(self, name, tag + suffix)
+            object.__setattr__(self, name, hash_tag + suffix)
 
     def repeat_spec(self, key: str) -> str:
-        return f"{self.tag}:repeat:spec:{key}"
+        return f"{self.hash_tag}:repeat:spec:{key}"
 
-    def dlid(self, job_id: str) -> str:
-        return f"{self.tag}:dlid:{job_id}"
+    def delayed_marker(self, job_id: str) -> str:
+        return f"{self.hash_tag}:dlid:{job_id}"
 
-    def didx(self, job_id: str) -> str:
-        return f"{self.tag}:didx:{job_id}"
+    def delayed_index(self, job_id: str) -> str:
+        return f"{self.hash_tag}:didx:{job_id}"
 
-    def unique(self, job_id: str) -> str:
-        return f"{self.tag}:unique:{job_id}"
+    def dedup_marker(self, job_id: str) -> str:
+        return f"{self.hash_tag}:unique:{job_id}"
 
-    def once(self, token: str) -> str:
-        return f"{self.tag}:once:{token}"
+    def idempotency_marker(self, token: str) -> str:
+        return f"{self.hash_tag}:once:{token}"
 
     def result(self, job_id: str) -> str:
-        return f"{self.tag}:result:{job_id}"
+        return f"{self.hash_tag}:result:{job_id}"
 
     def progress(self, job_id: str) -> str:
-        return f"{self.tag}:progress:{job_id}"
+        return f"{self.hash_tag}:progress:{job_id}"
 
-    def watcher(self, group: str) -> str:
-        return f"{self.tag}:watcher:{group}"
+    def watcher_state(self, group: str) -> str:
+        return f"{self.hash_tag}:watcher:{group}"
 
-    def window(self, window: str) -> str:
-        return f"{self.tag}:window:{window}"
+    def message_window(self, window_id: str) -> str:
+        return f"{self.hash_tag}:window:{window_id}"
 
     def trace(self, job_id: str) -> str:
-        return f"{self.tag}:trace:{job_id}"
+        return f"{self.hash_tag}:trace:{job_id}"
 
-    def batch_trace(self, batch: str) -> str:
-        return f"{self.tag}:trace:batch:{batch}"
+    def batch_trace(self, batch_id: str) -> str:
+        return f"{self.hash_tag}:trace:batch:{batch_id}"
 
-    def replays(self, job_id: str) -> str:
-        return f"{self.tag}:replays:{job_id}"
+    def replay_count(self, job_id: str) -> str:
+        return f"{self.hash_tag}:replays:{job_id}"
 
-    def batch(self, batch: str) -> str:
-        return f"{self.tag}:batch:{batch}"
+    def batch(self, batch_id: str) -> str:
+        return f"{self.hash_tag}:batch:{batch_id}"
 
-    def batch_done(self, batch: str, part: int) -> str:
-        return f"{self.tag}:batch:{batch}:{part}:done"
+    def batch_done(self, batch_id: str, part: int) -> str:
+        return f"{self.hash_tag}:batch:{batch_id}:{part}:done"
 
-    def batch_dead(self, batch: str, part: int) -> str:
-        return f"{self.tag}:batch:{batch}:{part}:dead"
+    def batch_dead(self, batch_id: str, part: int) -> str:
+        return f"{self.hash_tag}:batch:{batch_id}:{part}:dead"
 
-    def ship(self, batch: str) -> str:
-        return f"{self.tag}:ship:{batch}"
+    def staged_write(self, batch_id: str) -> str:
+        return f"{self.hash_tag}:ship:{batch_id}"
 
-    def ship_stages(self, batch: str) -> str:
-        return f"{self.tag}:ship:{batch}:stages"
+    def staged_parts(self, batch_id: str) -> str:
+        return f"{self.hash_tag}:ship:{batch_id}:stages"
 
-    def ship_stage(self, batch: str, write: str, part: int, attempt: int) -> str:
-        return f"{self.tag}:ship:{batch}:{write}:{part}.{attempt}"
+    def staged_part(self, batch_id: str, writer_id: str, part: int, attempt: int) -> str:
+        return f"{self.hash_tag}:ship:{batch_id}:{writer_id}:{part}.{attempt}"
 
-    def ship_aborted(self, batch: str, write: str) -> str:
+    def staged_write_aborted(self, batch_id: str, writer_id: str) -> str:
         """What stands among the stages of a ship once a write of it was given up."""
-        return f"{self.tag}:ship:{batch}:{write}:aborted"
+        return f"{self.hash_tag}:ship:{batch_id}:{writer_id}:aborted"
 
-    def ship_ids(self, batch: str) -> str:
-        return f"{self.tag}:ship:{batch}:ids"
+    def dedup_ids(self, batch_id: str) -> str:
+        return f"{self.hash_tag}:ship:{batch_id}:ids"
 
-    def ship_report(self, batch: str) -> str:
-        return f"{self.tag}:ship:{batch}:report"
+    def spark_replay_report(self, batch_id: str) -> str:
+        return f"{self.hash_tag}:ship:{batch_id}:report"
 
-    def lease(self, part: str) -> str:
-        return f"{self.tag}:lease:{part}"
+    def lease(self, suffix: str) -> str:
+        return f"{self.hash_tag}:lease:{suffix}"

@@ -7,103 +7,107 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
+from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import (
-    BadInput,
-    BadLeaseConfig,
     ChasquiError,
+    ConnectionFailed,
+    InvalidArgument,
+    InvalidLeaseConfig,
     LeaseError,
-    NotConnected,
     PayloadTooLarge,
     QueueExists,
     QueueFull,
+    QueueNotFound,
     QuotaExceeded,
     SequenceConflict,
     TailMoved,
-    UnknownQueue,
 )
 from airflow_provider_chasqui.core.job import Job
-from airflow_provider_chasqui.core.policy import to_ms
 
-Mode = Literal["shared", "exclusive"]
-Poison = Literal["skip", "block", "block_and_dlq"]
+LeaseMode = Literal["shared", "exclusive"]
+MaxDeliveriesAction = Literal["skip", "block", "block_and_dlq"]
 
 SHARED_GROUP, EXCLUSIVE_GROUP = "default", "lease"
-_SEQ_BITS = 20
+_SEQUENCE_BITS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseConfig:
     """How a queue is leased.
 
-    `shared` works beside ordinary workers of the same group; `reclaim_after` is what they are told
+    `shared` works beside ordinary workers of the same group; `claim_after` is what they are told
     about idle entries (ChasquiMQ's claim_min_idle_ms), so no lease can stand longer than that
     without a heartbeat. `exclusive` has the stream for itself and keeps deadlines of its own; it
     can be `ordered`, and knows all three answers to poison: `skip` writes a letter, `block` sets
     the entry aside, `block_and_dlq` does both.
 
-    `max_in_flight` limits the leases that stand, `max_pinned` all entries that were delivered and
+    `max_in_flight` limits the leases that stand, `max_unacknowledged` all entries that were delivered and
     are not settled: those keep the stream's memory.
     """
 
-    mode: Mode = "shared"
+    mode: LeaseMode = "shared"
     group: str = ""
     visibility_timeout: timedelta = timedelta(seconds=30)
-    reclaim_after: timedelta = timedelta(seconds=30)
+    claim_after: timedelta = timedelta(seconds=30)
     max_deliveries: int = 25
-    poison: Poison = "skip"
+    on_max_deliveries: MaxDeliveriesAction = "skip"
     ordered: bool = False
     max_in_flight: int | None = None
-    max_pinned: int | None = None
+    max_unacknowledged: int | None = None
     events: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in ("shared", "exclusive"):
-            raise BadLeaseConfig(f"mode is 'shared' or 'exclusive', not {self.mode!r}")
-        if self.poison not in ("skip", "block", "block_and_dlq"):
-            raise BadLeaseConfig(
-                f"poison is 'skip', 'block' or 'block_and_dlq', not {self.poison!r}"
+            raise InvalidLeaseConfig(f"mode is 'shared' or 'exclusive', not {self.mode!r}")
+        if self.on_max_deliveries not in ("skip", "block", "block_and_dlq"):
+            raise InvalidLeaseConfig(
+                f"poison is 'skip', 'block' or 'block_and_dlq', not {self.on_max_deliveries!r}"
             )
         if not self.group:
             chosen = SHARED_GROUP if self.mode == "shared" else EXCLUSIVE_GROUP
             object.__setattr__(self, "group", chosen)
         if self.exclusive and self.group == SHARED_GROUP:
-            raise BadLeaseConfig(
+            raise InvalidLeaseConfig(
                 f"exclusive mode needs a group of its own; {SHARED_GROUP!r} is the workers'"
             )
         self._check_numbers()
         self._check_mode()
 
     def _check_numbers(self) -> None:
-        for name in ("visibility_timeout", "reclaim_after"):
+        for name in ("visibility_timeout", "claim_after"):
             if (to_ms(getattr(self, name)) or 0) < 1:
-                raise BadLeaseConfig(f"{name} must be at least one millisecond")
-        for name in ("max_deliveries", "max_in_flight", "max_pinned"):
+                raise InvalidLeaseConfig(f"{name} must be at least one millisecond")
+        for name in ("max_deliveries", "max_in_flight", "max_unacknowledged"):
             value = getattr(self, name)
             optional = name != "max_deliveries"
             if not (optional and value is None) and (type(value) is not int or value < 1):
-                raise BadLeaseConfig(f"{name} is a whole number from 1 on, not {value!r}")
+                raise InvalidLeaseConfig(f"{name} is a whole number from 1 on, not {value!r}")
 
     def _check_mode(self) -> None:
         if self.ordered and not self.exclusive:
-            raise BadLeaseConfig("ordered needs mode='exclusive': workers do not keep the order")
-        if self.ordered and self.poison == "skip":
-            raise BadLeaseConfig(
+            raise InvalidLeaseConfig(
+                "ordered needs mode='exclusive': workers do not keep the order"
+            )
+        if self.ordered and self.on_max_deliveries == "skip":
+            raise InvalidLeaseConfig(
                 "an ordered queue cannot skip poison: choose poison='block' or 'block_and_dlq'"
             )
-        if not self.exclusive and self.poison != "skip":
-            raise BadLeaseConfig("poison='block' needs mode='exclusive'; a worker would take it")
+        if not self.exclusive and self.on_max_deliveries != "skip":
+            raise InvalidLeaseConfig(
+                "poison='block' needs mode='exclusive'; a worker would take it"
+            )
         if not self.exclusive:
-            self.check_time(self.visibility_timeout)
+            self.check_visibility_timeout(self.visibility_timeout)
 
-    def check_time(self, span: timedelta) -> int:
+    def check_visibility_timeout(self, timeout: timedelta) -> int:
         """Return the time of a lease in ms, or raise where it cannot stand that long."""
-        life_ms = to_ms(span) or 0
+        life_ms = to_ms(timeout) or 0
         if life_ms < 1:
-            raise BadLeaseConfig("a lease lasts at least one millisecond")
-        if not self.exclusive and span > self.reclaim_after:
-            raise BadLeaseConfig(
-                f"a shared lease cannot stand for {span}: workers take idle entries over after "
-                f"{self.reclaim_after}; lease for less and keep it with heartbeat()"
+            raise InvalidLeaseConfig("a lease lasts at least one millisecond")
+        if not self.exclusive and timeout > self.claim_after:
+            raise InvalidLeaseConfig(
+                f"a shared lease cannot stand for {timeout}: workers take idle entries over after "
+                f"{self.claim_after}; lease for less and keep it with heartbeat()"
             )
         return life_ms
 
@@ -112,33 +116,33 @@ class LeaseConfig:
         return self.mode == "exclusive"
 
     @property
-    def reclaim_ms(self) -> int:
-        return to_ms(self.reclaim_after) or 1
+    def claim_after_ms(self) -> int:
+        return to_ms(self.claim_after) or 1
 
-    def agreed(self) -> str:
+    def stored_config_json(self) -> str:
         """What all who lease an exclusive queue must agree on, as text."""
         return json.dumps(
             {
                 "group": self.group,
                 "max_deliveries": self.max_deliveries,
                 "ordered": self.ordered,
-                "poison": self.poison,
+                "poison": self.on_max_deliveries,
             },
             separators=(",", ":"),
             sort_keys=True,
         )
 
 
-class Held(NamedTuple):
+class LeaseHandle(NamedTuple):
     """What a token says: enough to settle a lease from any process."""
 
-    queue: str
-    id: str
+    queue_name: str
+    entry_id: str
     consumer: str
-    nth: int
-    fence: int
+    entry_deliveries: int
+    fencing_token: int
     job_id: str
-    name: str
+    job_name: str
     deliveries: int
 
 
@@ -151,12 +155,12 @@ class Lease:
     in shared mode. `token` settles the lease from any process.
     """
 
-    id: str
+    entry_id: str
     job: Job
     deliveries: int
     deadline_ms: int
-    fence: int
-    held: Held = field(repr=False)
+    fencing_token: int
+    handle: LeaseHandle = field(repr=False)
 
     @property
     def payload(self) -> Any:
@@ -164,55 +168,57 @@ class Lease:
 
     @property
     def consumer(self) -> str:
-        return self.held.consumer
+        return self.handle.consumer
 
     @property
     def token(self) -> str:
-        return token_of(self.held)
+        return encode_token(self.handle)
 
     @property
     def version(self) -> int:
         """The entry id as one number, for those who are used to log versions."""
-        return version_of(self.id)
+        return entry_id_to_version(self.entry_id)
 
 
-def held(lease: Lease | str, queue: str) -> Held:
-    """Return what a lease or a token says, or raise BadInput where it is none of this queue."""
-    found = held_anywhere(lease, queue)
-    if found.queue != queue:
-        raise BadInput(f"this lease is of the queue {found.queue!r}", queue=queue)
+def resolve_handle(lease_or_token: Lease | str, queue_name: str) -> LeaseHandle:
+    """Return what a lease or a token says, or raise InvalidArgument where it is none of this queue."""
+    found = resolve_handle_any_queue(lease_or_token, queue_name)
+    if found.queue_name != queue_name:
+        raise InvalidArgument(
+            f"this lease is of the queue {found.queue_name!r}", queue_name=queue_name
+        )
     return found
 
 
-def held_anywhere(lease: Lease | str, queue: str) -> Held:
+def resolve_handle_any_queue(lease_or_token: Lease | str, queue_name: str) -> LeaseHandle:
     """Return what a lease or a token says, whichever queue it is of; `queue` is who asks."""
-    if isinstance(lease, Lease):
-        return lease.held
+    if isinstance(lease_or_token, Lease):
+        return lease_or_token.handle
     try:
-        return Held(*json.loads(lease))
+        return LeaseHandle(*json.loads(lease_or_token))
     except (TypeError, ValueError):
-        raise BadInput("this is not the token of a lease", queue=queue) from None
+        raise InvalidArgument("this is not the token of a lease", queue_name=queue_name) from None
 
 
-def token_of(one: Held) -> str:
-    return json.dumps(one, separators=(",", ":"), ensure_ascii=False)
+def encode_token(handle: LeaseHandle) -> str:
+    return json.dumps(handle, separators=(",", ":"), ensure_ascii=False)
 
 
-def version_of(entry_id: str) -> int:
+def entry_id_to_version(entry_id: str) -> int:
     """Return an entry id as one whole number below 2^64, in the same order."""
     ms, _, seq = entry_id.partition("-")
-    if int(seq or 0) >= 1 << _SEQ_BITS:
-        raise BadInput(f"the entry id {entry_id} does not fit in a version")
-    return int(ms) << _SEQ_BITS | int(seq or 0)
+    if int(seq or 0) >= 1 << _SEQUENCE_BITS:
+        raise InvalidArgument(f"the entry id {entry_id} does not fit in a version")
+    return int(ms) << _SEQUENCE_BITS | int(seq or 0)
 
 
-def entry_id_of(version: int) -> str:
+def version_to_entry_id(version: int) -> str:
     """Return the entry id of a version."""
-    return f"{version >> _SEQ_BITS}-{version & (1 << _SEQ_BITS) - 1}"
+    return f"{version >> _SEQUENCE_BITS}-{version & (1 << _SEQUENCE_BITS) - 1}"
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class BlockedEntry:
     """An entry that is set aside. Its id is what `unblock` and `skip` take."""
 
     id: str
@@ -228,8 +234,8 @@ class LeaseStats:
     `delivered` counts entries that were ever handed out; None where the server has lost count.
     """
 
-    tail: str
-    first: str | None
+    last_entry_id: str
+    first_entry_id: str | None
     length: int
     added: int
     delivered: int | None
@@ -238,14 +244,14 @@ class LeaseStats:
     available: int
     nacked: int
     blocked: int
-    pinned: int
+    unacknowledged: int
     delayed: int
     dead: int
 
 
-def refusal(text: str) -> ChasquiError:
+def lease_error(error_text: str) -> ChasquiError:
     """Return the error for a script's refusal."""
-    word, _, rest = text.partition(" ")
+    word, _, rest = error_text.partition(" ")
     match word:
         case "exists":
             return QueueExists(
@@ -255,7 +261,7 @@ def refusal(text: str) -> ChasquiError:
         case "partitions":
             return QueueExists(f"the queue has {rest} partitions; all who use it must say so")
         case "stock":
-            return BadLeaseConfig(
+            return InvalidLeaseConfig(
                 f"exclusive mode cannot start: the consumer group {rest!r} reads this stream too; "
                 "stop its workers and destroy the group, or use mode='shared'"
             )
@@ -266,19 +272,21 @@ def refusal(text: str) -> ChasquiError:
         case "quota":
             return QuotaExceeded(f"the organisation may have {rest} queues, and has them")
         case "unknown":
-            return UnknownQueue("there is no such queue")
+            return QueueNotFound("there is no such queue")
         case "there":
             return QueueExists("the queue is there already; restore into one that is not")
         case "large":
-            return BadInput(f"the queue has {rest} entries; raise limit=, or use Redis' own dump")
-    return LeaseError(f"the queue changed while it was restored ({text}); restore again")
+            return InvalidArgument(
+                f"the queue has {rest} entries; raise limit=, or use Redis' own dump"
+            )
+    return LeaseError(f"the queue changed while it was restored ({error_text}); restore again")
 
 
-_CODES: tuple[tuple[type[ChasquiError], int], ...] = (
+_CELERIANT_CODES: tuple[tuple[type[ChasquiError], int], ...] = (
     (PayloadTooLarge, 11),
     (QueueFull, 12),
-    (NotConnected, 9),
-    (BadInput, 3),
+    (ConnectionFailed, 9),
+    (InvalidArgument, 3),
 )
 
 
@@ -286,7 +294,7 @@ def celeriant_code(error: ChasquiError) -> int:
     """Return the Celeriant Queue error code that comes nearest to an error of ours."""
     if error.code.startswith("CMQ-4"):
         return int(error.code[4:]) - 400
-    for kind, code in _CODES:
+    for kind, code in _CELERIANT_CODES:
         if isinstance(error, kind):
             return code
     return 99

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
 
 
 class Unrecoverable(Exception):
@@ -19,20 +19,22 @@ class Snooze:
     delay: timedelta
 
     def __post_init__(self) -> None:
-        _check(self.delay)
+        _check_delay(self.delay)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Return it from a handler: this attempt failed; run the job again after the given time."""
 
-    after: timedelta
+    delay: timedelta
     reason: str = "the handler asked for a retry"
 
     def __post_init__(self) -> None:
-        _check(self.after)
+        _check_delay(self.delay)
 
 
-def _check(wait: timedelta) -> None:
-    if not isinstance(wait, timedelta) or wait < timedelta(0):
-        raise BadInput(f"the time to wait is a timedelta and not negative; this is {wait!r}")
+def _check_delay(delay: timedelta) -> None:
+    if not isinstance(delay, timedelta) or delay < timedelta(0):
+        raise InvalidArgument(
+            f"the time to wait is a timedelta and not negative; this is {delay!r}"
+        )

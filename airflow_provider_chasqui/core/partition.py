@@ -7,111 +7,115 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_chasqui.core.errors import BadInput, BadLeaseConfig
+from airflow_provider_chasqui.core.command import Arg, Command, as_int, script_command
+from airflow_provider_chasqui.core.errors import InvalidArgument, InvalidLeaseConfig
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.lease import Held, Lease
-from airflow_provider_chasqui.core.op import Arg, Op, as_int, script
+from airflow_provider_chasqui.core.lease import Lease, LeaseHandle
 
 MAX_PARTITIONS = 4096
 
 
-def partition_of(key: str | bytes, partitions: int) -> int:
+def partition_of(key: str | bytes, partition_count: int) -> int:
     """Return the partition of a key: CRC-32 of its UTF-8, so any language can tell."""
     raw = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
     if not isinstance(raw, bytes):
-        raise BadInput(f"a partition key is text or bytes, not {type(key).__name__}")
-    return zlib.crc32(raw) % partitions
+        raise InvalidArgument(f"a partition key is text or bytes, not {type(key).__name__}")
+    return zlib.crc32(raw) % partition_count
 
 
-def queue_name(name: str, partition: int) -> str:
+def partition_queue_name(queue_name: str, partition: int) -> str:
     """Return the queue of a partition; its keys have a hash slot of their own."""
-    return f"{name}#{partition}"
+    return f"{queue_name}#{partition}"
 
 
-def check_partitions(partitions: Any) -> int:
-    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
-        raise BadLeaseConfig(
-            f"partitions is a whole number from 1 to {MAX_PARTITIONS}, not {partitions!r}"
+def check_partition_count(partition_count: Any) -> int:
+    if type(partition_count) is not int or not 1 <= partition_count <= MAX_PARTITIONS:
+        raise InvalidLeaseConfig(
+            f"partitions is a whole number from 1 to {MAX_PARTITIONS}, not {partition_count!r}"
         )
-    return partitions
+    return partition_count
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class Assignment:
     """What a beat answered."""
 
-    work: tuple[int, ...]
-    drain: tuple[int, ...]
+    active: tuple[int, ...]
+    draining: tuple[int, ...]
     members: tuple[str, ...]
 
 
-def _assigned(reply: Any) -> Assigned:
+def _parse_assignment(reply: Any) -> Assignment:
     work, drain, members = reply
-    return Assigned(tuple(work), tuple(drain), tuple(each.decode() for each in members))
+    return Assignment(tuple(work), tuple(drain), tuple(each.decode() for each in members))
 
 
-def _names(keys: Keys) -> tuple[str, str, str]:
-    return tuple(f"{keys.tag}:partitions:{part}" for part in ("members", "owners", "count"))  # type: ignore[return-value]
+def _membership_keys(keys: Keys) -> tuple[str, str, str]:
+    return tuple(f"{keys.hash_tag}:partitions:{part}" for part in ("members", "owners", "count"))  # type: ignore[return-value]
 
 
-def beat(
-    keys: Keys, consumer: str, life_ms: int, partitions: int, given_up: Iterable[int]
-) -> Op[Assigned]:
+def heartbeat(
+    keys: Keys,
+    consumer: str,
+    session_timeout_ms: int,
+    partition_count: int,
+    released: Iterable[int],
+) -> Command[Assignment]:
     """Say that a consumer is alive and has given partitions up; answers what it has."""
-    args: list[Arg] = [consumer, life_ms, partitions, *given_up]
-    return script("partition_beat", _assigned, _names(keys), args)
+    args: list[Arg] = [consumer, session_timeout_ms, partition_count, *released]
+    return script_command("partition_heartbeat", _parse_assignment, _membership_keys(keys), args)
 
 
-def leave(keys: Keys, consumer: str) -> Op[int]:
+def leave_group(keys: Keys, consumer: str) -> Command[int]:
     """Take a consumer out; its partitions are free at once."""
-    return script("partition_leave", as_int, _names(keys)[:2], [consumer])
+    return script_command("partition_leave", as_int, _membership_keys(keys)[:2], [consumer])
 
 
 @dataclass(slots=True)
-class Share:
+class PartitionTracker:
     """A consumer's partitions, and the leases it has in hand.
 
     A partition that is to go to somebody else is drained first: nothing more is leased from it, and
     it is given up when its last lease is settled or has run out.
     """
 
-    life_ms: int
-    assigned: Assigned = field(default_factory=lambda: Assigned((), (), ()))
-    beaten_at_ms: int = 0
-    _in_hand: dict[int, dict[str, int]] = field(default_factory=dict)
-    _turn: int = 0
+    session_timeout_ms: int
+    assignment: Assignment = field(default_factory=lambda: Assignment((), (), ()))
+    last_heartbeat_ms: int = 0
+    _lease_deadlines: dict[int, dict[str, int]] = field(default_factory=dict)
+    _rotation: int = 0
 
-    def take(self, assigned: Assigned, now_ms: int) -> None:
-        self.assigned = assigned
-        self.beaten_at_ms = now_ms
+    def update(self, assignment: Assignment, now_ms: int) -> None:
+        self.assignment = assignment
+        self.last_heartbeat_ms = now_ms
 
-    def stale(self, now_ms: int) -> bool:
+    def is_expired(self, now_ms: int) -> bool:
         """Whether others may have taken over: then ask before anything is leased."""
-        return now_ms - self.beaten_at_ms >= self.life_ms
+        return now_ms - self.last_heartbeat_ms >= self.session_timeout_ms
 
-    def due(self, now_ms: int) -> bool:
-        return now_ms - self.beaten_at_ms >= self.life_ms // 3
+    def heartbeat_due(self, now_ms: int) -> bool:
+        return now_ms - self.last_heartbeat_ms >= self.session_timeout_ms // 3
 
-    def turn(self) -> list[int]:
+    def round_robin(self) -> list[int]:
         """The partitions to ask, each time beginning with the next one."""
-        work = self.assigned.work
+        work = self.assignment.active
         if not work:
             return []
-        self._turn += 1
-        first = self._turn % len(work)
+        self._rotation += 1
+        first = self._rotation % len(work)
         return [*work[first:], *work[:first]]
 
-    def leased(self, partition: int, leases: Sequence[Lease]) -> None:
-        hand = self._in_hand.setdefault(partition, {})
-        hand.update((lease.id, lease.deadline_ms) for lease in leases)
+    def add_leases(self, partition: int, leases: Sequence[Lease]) -> None:
+        hand = self._lease_deadlines.setdefault(partition, {})
+        hand.update((lease.entry_id, lease.deadline_ms) for lease in leases)
 
-    def settled(self, partition: int, one: Held) -> None:
-        self._in_hand.get(partition, {}).pop(one.id, None)
+    def remove_lease(self, partition: int, handle: LeaseHandle) -> None:
+        self._lease_deadlines.get(partition, {}).pop(handle.entry_id, None)
 
-    def drained(self, now_ms: int) -> list[int]:
+    def releasable(self, now_ms: int) -> list[int]:
         """Partitions that are to be given up and of which nothing is in hand any more."""
         return [
             partition
-            for partition in self.assigned.drain
-            if all(end <= now_ms for end in list(self._in_hand.get(partition, {}).values()))
+            for partition in self.assignment.draining
+            if all(end <= now_ms for end in list(self._lease_deadlines.get(partition, {}).values()))
         ]

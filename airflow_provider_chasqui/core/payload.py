@@ -11,33 +11,33 @@ import msgpack
 from airflow_provider_chasqui.core.errors import DecodeError, EncodeError
 
 
-class _Packers(threading.local):
+class _ThreadLocalPacker(threading.local):
     """A packer for each thread: making one anew costs as much as packing a small payload."""
 
     def __init__(self) -> None:
         self.pack = msgpack.Packer(use_bin_type=True).pack
 
 
-_packers = _Packers()
+_thread_packer = _ThreadLocalPacker()
 
 
 def encode_payload(payload: Any) -> bytes:
     """Return the payload as MessagePack, or raise EncodeError saying what stands in the way."""
     try:
-        return _packers.pack(payload)  # type: ignore[no-any-return]
+        return _thread_packer.pack(payload)  # type: ignore[no-any-return]
     except Exception as cause:
-        raise _refusal(cause) from cause
+        raise _encode_error(cause) from cause
 
 
 def encode_payloads(payloads: Iterable[Any]) -> list[bytes]:
     """The same for many at once, without a call for each."""
     try:
-        return list(map(_packers.pack, payloads))
+        return list(map(_thread_packer.pack, payloads))
     except Exception as cause:
-        raise _refusal(cause) from cause
+        raise _encode_error(cause) from cause
 
 
-def _refusal(cause: Exception) -> EncodeError:
+def _encode_error(cause: Exception) -> EncodeError:
     return EncodeError(
         f"the payload cannot be written as MessagePack: {cause}; use None, bool, int (64 bit), "
         "float, str, bytes, list and dict"

@@ -7,18 +7,18 @@ from typing import Any
 
 import msgpack
 
-from airflow_provider_chasqui.core.errors import BadInput, DecodeError
-from airflow_provider_chasqui.core.policy import U32_MAX
-from airflow_provider_chasqui.core.schedule import Cron, Every, Schedule
+from airflow_provider_chasqui.core.cron import Cron, Every, Schedule
+from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
+from airflow_provider_chasqui.core.retry import U32_MAX
 
-FIRES_AT_ONCE = 10_000
+MAX_CATCHUP_FIRES = 10_000
 # A fire that comes this late still counts as on time: without it, an interval shorter than the
 # scheduler's jitter would be skipped for ever.
-GRACE_MS = 1_000
+MISFIRE_GRACE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MisfirePolicy:
     """What to do with fires that nobody was there for: skip, fire-once or fire-all."""
 
     kind: str = "skip"
@@ -26,17 +26,17 @@ class Missed:
 
     def __post_init__(self) -> None:
         if self.kind not in ("skip", "fire-once", "fire-all"):
-            raise BadInput(f"missed fires: skip, fire-once or fire-all, not {self.kind!r}")
+            raise InvalidArgument(f"missed fires: skip, fire-once or fire-all, not {self.kind!r}")
         if self.kind == "fire-all" and not 1 <= self.max_catchup <= U32_MAX:
-            raise BadInput(f"fire-all needs max_catchup from 1 to {U32_MAX}")
+            raise InvalidArgument(f"fire-all needs max_catchup from 1 to {U32_MAX}")
 
 
-SKIP = Missed()
-FIRE_ONCE = Missed("fire-once")
+SKIP = MisfirePolicy()
+FIRE_ONCE = MisfirePolicy("fire-once")
 
 
-def fire_all(max_catchup: int) -> Missed:
-    return Missed("fire-all", max_catchup)
+def fire_all(max_catchup: int) -> MisfirePolicy:
+    return MisfirePolicy("fire-all", max_catchup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,27 @@ class Repeat:
     """A job to be fired by a schedule."""
 
     key: str
-    name: str
+    job_name: str
     schedule: Schedule
     body: bytes
     limit: int | None = None
     start_ms: int | None = None
     end_ms: int | None = None
-    missed: Missed = SKIP
+    misfire: MisfirePolicy = SKIP
 
     def __post_init__(self) -> None:
         for what in ("limit", "start_ms", "end_ms"):
             value = getattr(self, what)
             if value is not None and (type(value) is not int or not 0 <= value < 2**64):
-                raise BadInput(f"a repeat's {what} must be a whole number and not negative")
+                raise InvalidArgument(f"a repeat's {what} must be a whole number and not negative")
 
     def first_fire(self, now_ms: int) -> int:
         """Return the first fire, or raise if the repeat would end before it."""
         first = self.schedule.next_after(max(now_ms, self.start_ms or 0))
         if self.end_ms is not None and self.end_ms < first:
-            raise BadInput(f"the repeat {self.key!r} ends before its first fire; give a later end")
+            raise InvalidArgument(
+                f"the repeat {self.key!r} ends before its first fire; give a later end"
+            )
         return first
 
 
@@ -72,47 +74,47 @@ class RepeatStatus:
 
     repeat: Repeat
     next_fire_ms: int
-    fired: int
+    fire_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueFires:
     """What to fire now, and when to look again; `next_ms` is 0 if never."""
 
     fires_ms: tuple[int, ...]
-    next_ms: int
+    next_fire_ms: int
 
 
-def due(repeat: Repeat, score_ms: int, now_ms: int) -> Due:
+def due_fires(repeat: Repeat, scheduled_ms: int, now_ms: int) -> DueFires:
     """Return what is due of a repeat that was to fire at `score_ms`; nothing after its end."""
     schedule = repeat.schedule
     try:
-        following = schedule.next_after(score_ms)
-    except BadInput:
-        return Due((score_ms,), 0)
+        following = schedule.next_after(scheduled_ms)
+    except InvalidArgument:
+        return DueFires((scheduled_ms,), 0)
     if following >= now_ms:
-        return Due((score_ms,), following)
-    upcoming = _or_never(schedule, score_ms, now_ms)
-    if repeat.missed.kind == "fire-once" or now_ms - score_ms < GRACE_MS:
-        return Due((score_ms,), upcoming)
-    if repeat.missed.kind == "skip":
-        return Due((), upcoming)
+        return DueFires((scheduled_ms,), following)
+    upcoming = _next_fire_or_zero(schedule, scheduled_ms, now_ms)
+    if repeat.misfire.kind == "fire-once" or now_ms - scheduled_ms < MISFIRE_GRACE_MS:
+        return DueFires((scheduled_ms,), upcoming)
+    if repeat.misfire.kind == "skip":
+        return DueFires((), upcoming)
     fires: list[int] = []
-    at_ms = score_ms
+    at_ms = scheduled_ms
     last_ms = now_ms if repeat.end_ms is None else min(now_ms, repeat.end_ms)
-    while at_ms <= last_ms and len(fires) < min(repeat.missed.max_catchup, FIRES_AT_ONCE):
+    while at_ms <= last_ms and len(fires) < min(repeat.misfire.max_catchup, MAX_CATCHUP_FIRES):
         fires.append(at_ms)
         try:
             at_ms = schedule.next_after(at_ms)
-        except BadInput:
+        except InvalidArgument:
             break
-    return Due(tuple(fires), upcoming)
+    return DueFires(tuple(fires), upcoming)
 
 
-def _or_never(schedule: Schedule, score_ms: int, now_ms: int) -> int:
+def _next_fire_or_zero(schedule: Schedule, scheduled_ms: int, now_ms: int) -> int:
     try:
-        return schedule.next_on_grid(score_ms, now_ms)
-    except BadInput:
+        return schedule.next_aligned(scheduled_ms, now_ms)
+    except InvalidArgument:
         return 0
 
 
@@ -126,7 +128,7 @@ def encode_repeat(repeat: Repeat) -> bytes:
     )
     slots: list[Any] = [
         repeat.key,
-        repeat.name,
+        repeat.job_name,
         pattern,
         msgpack.packb(repeat.body),
         repeat.limit,
@@ -134,14 +136,14 @@ def encode_repeat(repeat: Repeat) -> bytes:
         repeat.end_ms,
         0,
     ]
-    if repeat.missed.kind == "fire-once":
+    if repeat.misfire.kind == "fire-once":
         slots.append("FireOnce")
-    elif repeat.missed.kind == "fire-all":
-        slots.append({"FireAll": [repeat.missed.max_catchup]})
+    elif repeat.misfire.kind == "fire-all":
+        slots.append({"FireAll": [repeat.misfire.max_catchup]})
     return msgpack.packb(slots)  # type: ignore[no-any-return]
 
 
-_SLOTS = (
+_SPEC_FIELDS = (
     "key",
     "job_name",
     "pattern",
@@ -158,7 +160,10 @@ def decode_repeat(raw: bytes) -> Repeat:
     try:
         value = msgpack.unpackb(raw, strict_map_key=False)
         if isinstance(value, dict):
-            value = [value[slot] for slot in _SLOTS[:7]] + [0, value.get("missed_fires", "Skip")]
+            value = [value[slot] for slot in _SPEC_FIELDS[:7]] + [
+                0,
+                value.get("missed_fires", "Skip"),
+            ]
         if not isinstance(value, list) or not 7 <= len(value) <= 9:
             raise DecodeError("a repeat is an array of seven to nine")
         key, name, pattern, payload, limit, start, end = value[:7]
@@ -167,7 +172,7 @@ def decode_repeat(raw: bytes) -> Repeat:
         body = msgpack.unpackb(payload)
         if not isinstance(body, bytes):
             body = bytes(payload)
-        missed = _decode_missed(value[8]) if len(value) == 9 else SKIP
+        missed = _decode_misfire(value[8]) if len(value) == 9 else SKIP
         return Repeat(key, name, _decode_pattern(pattern), body, limit, start, end, missed)
     except DecodeError:
         raise
@@ -184,7 +189,7 @@ def _decode_pattern(value: Any) -> Schedule:
     raise DecodeError("a repeat's pattern is Every or Cron")
 
 
-def _decode_missed(value: Any) -> Missed:
+def _decode_misfire(value: Any) -> MisfirePolicy:
     match value:
         case "Skip":
             return SKIP

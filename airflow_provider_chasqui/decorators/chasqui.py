@@ -13,21 +13,21 @@ from airflow.providers.common.compat.sdk import (
     task_decorator_factory,
 )
 
-from airflow_provider_chasqui.core.errors import BadInput, ChasquiError
+from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+from airflow_provider_chasqui.operators._task_identity import derive_id
 from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
-from airflow_provider_chasqui.operators.identity import derived_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-Sends = Literal["payload", "payloads", "batch"]
+Returns = Literal["payload", "payloads", "batch"]
 
 
 class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
     """Calls a function and sends what it returns; all options of ChasquiEnqueueOperator hold.
 
-    :param sends: what the function returns: one "payload", a list of "payloads" (XCom: ids) or a
+    :param returns: what the function returns: one "payload", a list of "payloads" (XCom: ids) or a
         "batch" (XCom: its handle). A generator is fine for the latter two.
     """
 
@@ -43,46 +43,46 @@ class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
         python_callable: Callable[..., Any],
         op_args: Any = None,
         op_kwargs: Any = None,
-        sends: Sends = "payload",
+        returns: Returns = "payload",
         **kwargs: Any,
     ) -> None:
         super().__init__(
             python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
         )
-        self.sends = sends
+        self.returns = returns
 
     @property
-    def _kind(self) -> str:
-        if self.sends not in ("payload", "payloads", "batch"):
-            raise BadInput(f"sends is payload, payloads or batch; not {self.sends!r}")
-        return self.sends
+    def _payload_kind(self) -> str:
+        if self.returns not in ("payload", "payloads", "batch"):
+            raise InvalidArgument(f"returns is payload, payloads or batch; not {self.returns!r}")
+        return self.returns
 
     def execute(self, context: Context) -> Any:
-        earlier = self._sent_earlier(context)
+        earlier = self._previously_enqueued_count(context)
         if earlier is None:
-            value = self._call(context)
+            value = self._call_function(context)
         else:
             # The function may return something else by now; what it returned then is on its way.
-            value = None if self.sends == "payload" else [None] * earlier
-        setattr(self, self._kind, value)
+            value = None if self.returns == "payload" else [None] * earlier
+        setattr(self, self._payload_kind, value)
         return ChasquiEnqueueOperator.execute(self, context)
 
-    def _call(self, context: Context) -> Any:
+    def _call_function(self, context: Context) -> Any:
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
         value = self.python_callable(*self.op_args, **kwargs)
-        if self.sends == "payload" or isinstance(value, list):
+        if self.returns == "payload" or isinstance(value, list):
             return value
         return list(value) if hasattr(value, "__next__") else value
 
-    def _sent_earlier(self, context: Context) -> int | None:
+    def _previously_enqueued_count(self, context: Context) -> int | None:
         """How many jobs an earlier try has handed off completely; None if there is none."""
         ti: Any = context["ti"]
         if self.on_retry == "resubmit" or self.job_id is not None:
             return None
         with ChasquiHook(self.chasqui_conn_id) as hook:
             try:
-                return hook.queue(self.queue_name).batch(derived_id(ti)).total
+                return hook.queue(self.queue_name).batch_progress(derive_id(ti)).total
             except ChasquiError:
                 return None
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_chasqui.core.job import Entry, Job
+from airflow_provider_chasqui.core.job import Job, StreamEntry
 from airflow_provider_chasqui.core.payload import encode_payload
 
-Say = Callable[[str, bytes], None]
+ProgressCallback = Callable[[str, bytes], None]
 
 
 class Run:
@@ -20,22 +20,30 @@ class Run:
     handler asks for more time.
     """
 
-    __slots__ = ("cancelled", "deadline", "entry", "interrupt", "lost", "on_extend", "started")
+    __slots__ = (
+        "cancelled",
+        "claim_lost",
+        "deadline",
+        "entry",
+        "interrupt",
+        "on_extend",
+        "started",
+    )
 
-    def __init__(self, entry: Entry, timeout_s: float | None, started: float | None = None):
+    def __init__(self, entry: StreamEntry, timeout_s: float | None, started: float | None = None):
         self.entry = entry
         self.started = time.perf_counter() if started is None else started
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.cancelled = False
-        self.lost = False
+        self.claim_lost = False
         self.interrupt: Callable[[], Any] | None = None
         self.on_extend: Callable[[], Any] | None = None
 
     @property
-    def seconds_left(self) -> float | None:
+    def time_remaining(self) -> float | None:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
-    def too_slow(self) -> TimeoutError:
+    def timeout_error(self) -> TimeoutError:
         return TimeoutError(f"the handler ran for {time.perf_counter() - self.started:.3g} s")
 
 
@@ -47,11 +55,11 @@ class Context:
     paused for too long): a careful handler then stops.
     """
 
-    __slots__ = ("_run", "_say")
+    __slots__ = ("_report_progress", "_run")
 
-    def __init__(self, run: Run, say: Say):
+    def __init__(self, run: Run, report_progress: ProgressCallback):
         self._run = run
-        self._say = say
+        self._report_progress = report_progress
 
     @property
     def job(self) -> Job:
@@ -70,13 +78,13 @@ class Context:
         return self._run.cancelled
 
     @property
-    def lost(self) -> bool:
-        return self._run.lost
+    def claim_lost(self) -> bool:
+        return self._run.claim_lost
 
     @property
-    def seconds_left(self) -> float | None:
+    def time_remaining(self) -> float | None:
         """How long the handler may still run; None if it has no timeout."""
-        return self._run.seconds_left
+        return self._run.time_remaining
 
     def extend(self, by: timedelta) -> None:
         """Give this run more time than its timeout allows."""
@@ -91,4 +99,4 @@ class Context:
 
         Raises EncodeError for a value that MessagePack cannot hold.
         """
-        self._say(self.job.id, encode_payload(value))
+        self._report_progress(self.job.id, encode_payload(value))

@@ -9,71 +9,72 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_chasqui.core.command import AnyCommand, as_int, redis_command
+from airflow_provider_chasqui.core.commands import consumer_group
+from airflow_provider_chasqui.core.commands.consumer_group import ParsedEntry
+from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import (
+    AuthenticationFailed,
     ChasquiError,
-    LoginRefused,
-    NotPermitted,
+    KeyTypeMismatch,
+    PermissionDenied,
     QueueFull,
     ServerTooOld,
-    WrongType,
 )
 from airflow_provider_chasqui.core.event import event_fields
-from airflow_provider_chasqui.core.job import Entry, Rejected
-from airflow_provider_chasqui.core.op import AnyOp, as_int, command
-from airflow_provider_chasqui.core.ops import delivery
-from airflow_provider_chasqui.core.ops.delivery import Delivery
+from airflow_provider_chasqui.core.job import InvalidEntry, StreamEntry
+from airflow_provider_chasqui.engine.backoff import ErrorBackoff, log
+from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.context import Run
-from airflow_provider_chasqui.engine.desk import Desk
+from airflow_provider_chasqui.engine.executor import AsyncExecutor
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
-from airflow_provider_chasqui.engine.health import Health, log
-from airflow_provider_chasqui.engine.settler import Settler
-from airflow_provider_chasqui.engine.threads import Threads
-from airflow_provider_chasqui.engine.verdict import Verdict
-from airflow_provider_chasqui.engine.workers import Workers
-from airflow_provider_chasqui.store.drive import AsyncDriver
+from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
+from airflow_provider_chasqui.engine.outcomes import OutcomeHandler
+from airflow_provider_chasqui.engine.thread_executor import ThreadExecutor
+from airflow_provider_chasqui.redis_client.client import AsyncRedisClient
 
-_UNSETTLED_MOST = 20_000
+_MAX_UNWRITTEN = 20_000
 # Of one read so many entries are weighed: enough to know, and for free.
-_WEIGHED = 8
+_SIZE_SAMPLE = 8
 # At the first contact these are mistakes in the settings; later they are trouble that may pass.
-_MISTAKES = (LoginRefused, NotPermitted, ServerTooOld, WrongType)
+_CONFIGURATION_ERRORS = (AuthenticationFailed, PermissionDenied, ServerTooOld, KeyTypeMismatch)
 
 
-class Reader:
+class StreamReader:
     """Keeps the workers busy, on a connection of its own whose blocked read can be ended."""
 
     def __init__(
-        self, desk: Desk, handlers: Handlers, workers: Workers, threads: Threads,
-        settler: Settler, verdict: Verdict, drive: AsyncDriver,
+        self, state: ConsumerState, handlers: Handlers, async_executor: AsyncExecutor, thread_executor: ThreadExecutor,
+        writer: OutcomeWriter, outcomes: OutcomeHandler, client: AsyncRedisClient,
     ):  # fmt: skip
-        self._desk = desk
+        self._state = state
         self._handlers = handlers
-        self._workers = workers
-        self._threads = threads
-        self._settler = settler
-        self._verdict = verdict
-        self._drive = drive
+        self._async_executor = async_executor
+        self._thread_executor = thread_executor
+        self._writer = writer
+        self._outcomes = outcomes
+        self._client = client
         # A lost connection is made anew at once; only if that fails too, something is the matter.
-        self._health = Health("reading", desk.pause, shrugs=1)
+        self._backoff = ErrorBackoff("reading", state.sleep_unless_stopping, silent_failures=1)
         self._client_id: int | None = None
-        self._last_id = 0
-        self._began = False
-        self._claimed_at = 0.0
-        self._had_some = False
+        self._last_client_id = 0
+        self._has_connected = False
+        self._last_claim_at = 0.0
+        self._was_nonempty = False
 
     async def run(self) -> None:
         """Read until the desk is told to stop."""
-        while not self._desk.stopping.is_set():
+        while not self._state.stopping.is_set():
             try:
                 if self._client_id is None:
-                    await self._begin()
-                await self._turn()
-                self._health.fine()
+                    await self._connect()
+                await self._read_and_dispatch()
+                self._backoff.reset()
             except ChasquiError as error:
                 self._client_id = None
-                if not self._began and isinstance(error, _MISTAKES):
+                if not self._has_connected and isinstance(error, _CONFIGURATION_ERRORS):
                     raise
-                await self._health.trouble(error)
+                await self._backoff.record_and_sleep(error)
 
     async def unblock(self) -> None:
         """End the read that is under way; the server answers it at once."""
@@ -81,182 +82,186 @@ class Reader:
             await self._unblock(self._client_id)
 
     async def _unblock(self, client_id: int) -> None:
-        op = command("CLIENT", "UNBLOCK", client_id, parse=as_int)
-        await self._desk.queue.drive.run(op)
+        op = redis_command("CLIENT", "UNBLOCK", client_id, parse=as_int)
+        await self._state.queue.client.execute(op)
 
-    async def _begin(self) -> None:
-        await self._make_group()
-        client_id = await self._drive.run(command("CLIENT", "ID", parse=as_int))
-        self._desk.cancels_asked = await self._drive.run(delivery.cancels_asked(self._desk.keys))
-        if self._began:
+    async def _connect(self) -> None:
+        await self._create_group()
+        client_id = await self._client.execute(redis_command("CLIENT", "ID", parse=as_int))
+        self._state.has_cancel_requests = await self._client.execute(
+            consumer_group.any_cancel_requested(self._state.keys)
+        )
+        if self._has_connected:
             with suppress(ChasquiError):  # the lost connection may be waiting there for entries
-                await self._unblock(self._last_id)
-            await self._recover()
-        self._client_id = self._last_id = client_id
-        self._began = True
+                await self._unblock(self._last_client_id)
+            await self._requeue_undelivered()
+        self._client_id = self._last_client_id = client_id
+        self._has_connected = True
 
-    async def _make_group(self) -> None:
+    async def _create_group(self) -> None:
         try:
-            await self._drive.run(delivery.make_group(self._desk.keys, self._desk.group))
+            await self._client.execute(consumer_group.create(self._state.keys, self._state.group))
         except QueueFull:
             # Without memory not even a group that is there can be made; yet it is we who free some.
-            found = delivery.consumers(self._desk.keys, self._desk.group)
-            await self._drive.run(replace(found, absent=None))
+            found = consumer_group.consumers(self._state.keys, self._state.group)
+            await self._client.execute(replace(found, default_if_missing=None))
             return
         except ChasquiError as error:
             if "BUSYGROUP" not in error.message:
                 raise
             return
-        if self._began:
+        if self._has_connected:
             log.warning(
                 "reading: the consumer group %r of queue %r was gone and is made anew",
-                self._desk.group, self._desk.queue.name,
+                self._state.group, self._state.queue.name,
             )  # fmt: skip
 
-    async def _recover(self) -> None:
+    async def _requeue_undelivered(self) -> None:
         """Hand back what we were given in a reply that never arrived.
 
         It did not run, so the delivery must not count: the entry is added anew.
         """
-        desk = self._desk
-        most = len(desk.held) + desk.config.read_count + desk.config.concurrency
-        pending = await self._drive.run(
-            delivery.pending_of(desk.keys, desk.group, desk.consumer, most)
+        desk = self._state
+        most = len(desk.in_flight) + desk.config.read_count + desk.config.concurrency
+        pending = await self._client.execute(
+            consumer_group.pending_entries(desk.keys, desk.group, desk.consumer_id, most)
         )
-        unheard = [each for each in pending if each.entry_id not in desk.held]
-        found = await self._drive.many([delivery.entry_at(desk.keys, e.entry_id) for e in unheard])
+        unheard = [each for each in pending if each.entry_id not in desk.in_flight]
+        found = await self._client.pipeline(
+            [consumer_group.get_entry(desk.keys, e.entry_id) for e in unheard]
+        )
         for each, raw in zip(unheard, found, strict=True):
-            if raw and each.entry_id not in desk.held:
-                entry = delivery.delivery(raw[0], desk.config.max_payload_bytes)
-                desk.held[entry.id] = entry
-                if isinstance(entry, Rejected):
-                    self._verdict.rejected(entry)
+            if raw and each.entry_id not in desk.in_flight:
+                entry = consumer_group.parse_entry(raw[0], desk.config.max_payload_bytes)
+                desk.in_flight[entry.id] = entry
+                if isinstance(entry, InvalidEntry):
+                    self._outcomes.entry_invalid(entry)
                 else:
-                    self._settler.release(entry, entry.job.attempt + each.deliveries - 1)
+                    self._writer.requeue(entry, entry.job.attempt + each.deliveries - 1)
 
-    async def _turn(self) -> None:
-        desk = self._desk
-        if self._settler.waiting > _UNSETTLED_MOST:  # the server takes no outcomes: hold on
-            await desk.pause(0.05)
+    async def _read_and_dispatch(self) -> None:
+        desk = self._state
+        if self._writer.unwritten > _MAX_UNWRITTEN:  # the server takes no outcomes: hold on
+            await desk.sleep_unless_stopping(0.05)
             return
-        room = await desk.room()
+        room = await desk.wait_for_capacity()
         if not room:
             return
         # What comes while every worker is busy is for other consumers: no waiting for it then.
-        block_ms = desk.config.block_ms if desk.hands_free else 0
-        desk.reads()
+        block_ms = to_ms(desk.config.block_timeout) if desk.has_idle_worker else 0
+        desk.read_started()
         raw = await self._read(min(room, desk.config.read_count), block_ms)
         desk.metrics.gauges["read_at"] = time.monotonic()
         if raw:
-            self._had_some = True
-            await self._take(raw)
-            if desk.hands_free:
+            self._was_nonempty = True
+            await self._accept_entries(raw)
+            if desk.has_idle_worker:
                 # Handlers first, then the next read: a job that waits for nobody is begun a third
                 # sooner. With all hands busy the read goes first, for it is what they wait for.
                 await asyncio.sleep(0)
             return
-        if self._had_some and not desk.stopping.is_set():
-            self._settler.tell(event_fields("drained", "", desk.clock()))
-        self._had_some = False
+        if self._was_nonempty and not desk.stopping.is_set():
+            self._writer.emit(event_fields("drained", "", desk.clock()))
+        self._was_nonempty = False
         if not block_ms:
-            await desk.free_hand()
+            await desk.wait_for_idle_worker()
 
     async def _read(self, count: int, block_ms: int) -> list[Any]:
-        desk, config = self._desk, self._desk.config
-        portable = await self._drive.dialect() == "portable"
+        desk, config = self._state, self._state.config
+        portable = await self._client.dialect() == "portable"
         if portable:
             # No blocking longer than the claim is due: this dialect cannot wake for idle entries.
-            every = max(0.05, min(1.0, config.claim_idle_ms / 3000))
-            if time.monotonic() - self._claimed_at >= every:
-                self._claimed_at = time.monotonic()
-                idle = delivery.claim(
-                    desk.keys, desk.group, desk.consumer, config.claim_idle_ms, count
+            every = max(0.05, min(1.0, config.claim_after.total_seconds() / 3))
+            if time.monotonic() - self._last_claim_at >= every:
+                self._last_claim_at = time.monotonic()
+                idle = consumer_group.claim(
+                    desk.keys, desk.group, desk.consumer_id, to_ms(config.claim_after), count
                 )
-                claimed = await self._with_group(idle)
+                claimed = await self._run_or_reconnect(idle)
                 if claimed:
                     return claimed
             block_ms = min(block_ms, int(every * 1000))
-        read = delivery.read(
-            desk.keys, desk.group, desk.consumer, count, block_ms, config.claim_idle_ms
+        read = consumer_group.read(
+            desk.keys, desk.group, desk.consumer_id, count, block_ms, to_ms(config.claim_after)
         )
-        return await self._with_group(read)
+        return await self._run_or_reconnect(read)
 
-    async def _with_group(self, op: AnyOp[list[Any]]) -> list[Any]:
+    async def _run_or_reconnect(self, read_command: AnyCommand[list[Any]]) -> list[Any]:
         try:
-            return await self._drive.run(op)
+            return await self._client.execute(read_command)
         except ChasquiError as error:
             if "NOGROUP" not in error.message and "no longer exists" not in error.message:
                 raise
             self._client_id = None  # begin anew: the group, and perhaps the connection
             return []
 
-    async def _take(self, raw: list[Any]) -> None:
-        desk = self._desk
-        held, most_bytes = desk.held, desk.config.max_payload_bytes
+    async def _accept_entries(self, raw_entries: list[Any]) -> None:
+        desk = self._state
+        held, most_bytes = desk.in_flight, desk.config.max_payload_bytes
         counts = desk.metrics.counts
-        desk.metrics.reads.see(len(raw))
-        desk.weighed(_largest(raw))
-        fresh: list[Delivery] = []
-        for each in raw:
-            entry = delivery.delivery(each, most_bytes)
-            if entry.deliveries:
+        desk.metrics.read_sizes.observe(len(raw_entries))
+        desk.observe_entry_size(_sample_max_size(raw_entries))
+        fresh: list[ParsedEntry] = []
+        for each in raw_entries:
+            entry = consumer_group.parse_entry(each, most_bytes)
+            if entry.previous_deliveries:
                 counts["reclaimed"] += 1
-                if desk.settled_meanwhile(entry.id):
+                if desk.acked_since_read_started(entry.id):
                     continue
             if entry.id not in held:  # else it was renewed too late, and is still being worked on
                 held[entry.id] = entry
                 fresh.append(entry)
-        if desk.cancels_asked:
-            fresh = await self._without_cancelled(fresh)
-        self._hand_out(fresh)
+        if desk.has_cancel_requests:
+            fresh = await self._drop_cancelled(fresh)
+        self._dispatch(fresh)
 
-    async def _without_cancelled(self, fresh: list[Delivery]) -> list[Delivery]:
-        desk = self._desk
-        jobs = [entry for entry in fresh if isinstance(entry, Entry)]
+    async def _drop_cancelled(self, entries: list[ParsedEntry]) -> list[ParsedEntry]:
+        desk = self._state
+        jobs = [entry for entry in entries if isinstance(entry, StreamEntry)]
         try:
-            op = delivery.cancel_marks(desk.keys, [entry.job.id for entry in jobs])
-            asked = await self._drive.run(op) if jobs else []
+            op = consumer_group.cancel_requested_at(desk.keys, [entry.job.id for entry in jobs])
+            asked = await self._client.execute(op) if jobs else []
         except ChasquiError:
-            return fresh  # the keeper will ask again; what we hold must not be let fall
+            return entries  # the keeper will ask again; what we hold must not be let fall
         for entry, asked_ms in zip(jobs, asked, strict=True):
             if asked_ms >= entry.job.created_at_ms:
-                desk.cancelled.add(entry.id)
-                desk.took(1)
-                self._verdict.cancelled(Run(entry, None))
-        return [entry for entry in fresh if entry.id not in desk.cancelled]
+                desk.cancelled_ids.add(entry.id)
+                desk.reserve(1)
+                self._outcomes.run_cancelled(Run(entry, None))
+        return [entry for entry in entries if entry.id not in desk.cancelled_ids]
 
-    def _hand_out(self, fresh: Sequence[Delivery]) -> None:
-        desk, handlers = self._desk, self._handlers
-        attempts = desk.config.retry.attempts
+    def _dispatch(self, entries: Sequence[ParsedEntry]) -> None:
+        desk, handlers = self._state, self._handlers
+        attempts = desk.config.retry.max_attempts_for
         most = attempts(None)
-        waiting: list[tuple[Entry, Handler]] = []
-        blocking: list[tuple[Entry, Handler]] = []
-        for entry in fresh:
-            if isinstance(entry, Rejected):
-                self._verdict.rejected(entry)
+        waiting: list[tuple[StreamEntry, Handler]] = []
+        blocking: list[tuple[StreamEntry, Handler]] = []
+        for entry in entries:
+            if isinstance(entry, InvalidEntry):
+                self._outcomes.entry_invalid(entry)
                 continue
             job = entry.job
-            job.attempt += entry.deliveries
+            job.attempt += entry.previous_deliveries
             if job.attempt >= (most if job.retry is None else attempts(job.retry)):
-                self._verdict.exhausted(entry)
+                self._outcomes.retries_exhausted(entry)
                 continue
-            handler = handlers.get(job.name) or _no_handler(job.name)
+            handler = handlers.get(job.name) or _missing_handler(job.name)
             (waiting if handler.is_async else blocking).append((entry, handler))
-        desk.took(len(waiting) + len(blocking))
+        desk.reserve(len(waiting) + len(blocking))
         if waiting:
-            self._workers.channel.put(waiting)
+            self._async_executor.buffer.put(waiting)
         if blocking:
-            self._threads.put(blocking)
+            self._thread_executor.submit(blocking)
 
 
-def _largest(raw: list[Any]) -> int:
+def _sample_max_size(raw_entries: list[Any]) -> int:
     """The largest field among a few of the entries."""
-    some = raw[:: len(raw) // _WEIGHED + 1]
+    some = raw_entries[:: len(raw_entries) // _SIZE_SAMPLE + 1]
     return max((len(field) for each in some for field in each[1] or ()), default=0)
 
 
-def _no_handler(name: str) -> Handler:
+def _missing_handler(job_name: str) -> Handler:
     async def refuse(_: Any) -> None:
-        raise LookupError(f"this worker has no handler for the job name {name!r}")
+        raise LookupError(f"this worker has no handler for the job name {job_name!r}")
 
     return Handler(refuse, True, False)

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_chasqui.core.commands import enqueue
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.core.ops import tracing
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.core.job import Job
     from airflow_provider_chasqui.queue import AsyncQueue, Queue
 
-_BATCHES_KEPT = 1000
-_LOOK_S = 5.0
+_MAX_CACHED_BATCHES = 1000
+_LOOKUP_TIMEOUT_S = 5.0
 
 
-def traceparent() -> str | None:
+def current_traceparent() -> str | None:
     """The current span as W3C writes it; None where no span is being recorded."""
     api = sys.modules.get("opentelemetry.trace")
     span = api.get_current_span() if api else None
@@ -33,25 +33,31 @@ def traceparent() -> str | None:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def carry(queue: Queue, job_id: str | None = None, *, batch_id: str | None = None) -> None:
+def propagate_trace(
+    queue: Queue, job_id: str | None = None, *, batch_id: str | None = None
+) -> None:
     """Let the current span be the parent of the job's runs; call it before the job is added.
 
     Give the id of a job or of a batch. Without a span that is being recorded nothing happens.
     """
-    parent = traceparent()
+    parent = current_traceparent()
     if parent is None:
         return
     keys = queue.keys
-    key = keys.batch_trace(batch_id) if batch_id else tracing.trace_key(keys, job_id or "")
-    queue.drive.run(tracing.leave(key, parent))
+    key = keys.batch_trace(batch_id) if batch_id else enqueue.trace_key(keys, job_id or "")
+    queue.client.execute(enqueue.save_traceparent(key, parent))
 
 
-def traced(handlers: Handlers, queue: AsyncQueue) -> Handlers:
+def wrap_handlers(handlers: Handlers, queue: AsyncQueue) -> Handlers:
     """Return the handlers with a span around each run, or as they are where nobody would see it."""
-    return handlers.over(Spans(queue).around) if handlers.traced and _watched() else handlers
+    return (
+        handlers.wrap(HandlerTracer(queue).wrap)
+        if handlers.tracing_enabled and _sdk_configured()
+        else handlers
+    )
 
 
-def _watched() -> bool:
+def _sdk_configured() -> bool:
     """Whether the process has set the SDK up: only then somebody would see a span."""
     api, sdk = (sys.modules.get(f"opentelemetry{part}.trace") for part in ("", ".sdk"))
     if api is None or sdk is None:
@@ -59,7 +65,7 @@ def _watched() -> bool:
     return isinstance(api.get_tracer_provider(), sdk.TracerProvider)
 
 
-class Spans:
+class HandlerTracer:
     """Makes the spans of one consumer's runs."""
 
     def __init__(self, queue: AsyncQueue):
@@ -69,23 +75,23 @@ class Spans:
         self._queue = queue
         self._loop = asyncio.get_running_loop()
         self._tracer = trace.get_tracer("airflow-provider-chasqui")
-        self._kind = trace.SpanKind.CONSUMER
-        self._read = TraceContextTextMapPropagator().extract
-        self._of_batches: dict[str, str | None] = {}
+        self._span_kind = trace.SpanKind.CONSUMER
+        self._extract = TraceContextTextMapPropagator().extract
+        self._batch_parents: dict[str, str | None] = {}
 
-    def around(self, handler: Handler) -> Callable[..., Any]:
+    def wrap(self, handler: Handler) -> Callable[..., Any]:
         def arguments(job: Job, context: Any) -> tuple[Any, ...]:
-            return (job, context) if handler.wants_context else (job,)
+            return (job, context) if handler.accepts_context else (job,)
 
         async def run(job: Job, context: Any) -> Any:
-            with self._span(job, await self._parent(job)):
+            with self._span(job, await self._load_parent(job)):
                 return await handler.call(*arguments(job, context))
 
         def run_plain(job: Job, context: Any) -> Any:
-            asked = asyncio.run_coroutine_threadsafe(self._parent(job), self._loop)
+            asked = asyncio.run_coroutine_threadsafe(self._load_parent(job), self._loop)
             parent = None
             with suppress(TimeoutError):  # a loop that is blocked costs the parent, not the run
-                parent = asked.result(_LOOK_S)
+                parent = asked.result(_LOOKUP_TIMEOUT_S)
             with self._span(job, parent):
                 return handler.call(*arguments(job, context))
 
@@ -102,25 +108,25 @@ class Spans:
         }
         with self._tracer.start_as_current_span(
             f"process {job.name or self._queue.name}",
-            context=self._read({"traceparent": parent}) if parent else None,
-            kind=self._kind,
+            context=self._extract({"traceparent": parent}) if parent else None,
+            kind=self._span_kind,
             attributes=attributes,
         ):
             yield
 
-    async def _parent(self, job: Job) -> str | None:
+    async def _load_parent(self, job: Job) -> str | None:
         """What was left for the job; asked once for all jobs of a batch."""
-        key = tracing.trace_key(self._queue.keys, job.id)
-        known = self._of_batches
+        key = enqueue.trace_key(self._queue.keys, job.id)
+        known = self._batch_parents
         if key in known:
             return known[key]
         try:
-            async with asyncio.timeout(_LOOK_S / 2):
-                found = await self._queue.drive.run(tracing.left(key))
+            async with asyncio.timeout(_LOOKUP_TIMEOUT_S / 2):
+                found = await self._queue.client.execute(enqueue.load_traceparent(key))
         except (ChasquiError, TimeoutError):
             return None  # the job runs, without a parent
         if key != self._queue.keys.trace(job.id):
-            if len(known) >= _BATCHES_KEPT:
+            if len(known) >= _MAX_CACHED_BATCHES:
                 known.clear()
             known[key] = found
         return found

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.sdk import BaseHook
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.core.errors import BadInput, ChasquiError
-from airflow_provider_chasqui.hooks.connection import ChasquiConnection, read_connection
+from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
+from airflow_provider_chasqui.hooks._connection import ChasquiConnection, parse_connection
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.core.lease import LeaseConfig
     from airflow_provider_chasqui.engine.consumer import Consumer
     from airflow_provider_chasqui.engine.handlers import Handlers
-    from airflow_provider_chasqui.hooks.leading import Leading
+    from airflow_provider_chasqui.engine.standalone import StandaloneService
     from airflow_provider_chasqui.lease import AsyncLeaseQueue, LeaseQueue
     from airflow_provider_chasqui.queue import AsyncQueue, Queue
-    from airflow_provider_chasqui.store.connect import Link
+    from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
 
 DEFAULT_CONN_ID = "chasqui_default"
 
@@ -48,20 +48,20 @@ class ChasquiHook(BaseHook):
     @cached_property
     def settings(self) -> ChasquiConnection:
         """What the connection says, looked up once."""
-        return read_connection(self.get_connection(self.chasqui_conn_id))
+        return parse_connection(self.get_connection(self.chasqui_conn_id))
 
-    async def aget_settings(self) -> ChasquiConnection:
+    async def async_settings(self) -> ChasquiConnection:
         """What the connection says, looked up without blocking the event loop."""
         if "settings" not in self.__dict__:
             connection = await self.aget_connection(self.chasqui_conn_id)
-            self.__dict__["settings"] = read_connection(connection)
+            self.__dict__["settings"] = parse_connection(connection)
         return self.settings
 
     @cached_property
-    def _link(self) -> Link:
-        from airflow_provider_chasqui.store.connect import Link
+    def _connection_manager(self) -> ConnectionManager:
+        from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
 
-        return Link(self.settings.target)
+        return ConnectionManager(self.settings.target)
 
     def get_conn(self) -> Queue:
         """Return the queue that the connection names."""
@@ -69,12 +69,14 @@ class ChasquiHook(BaseHook):
 
     def queue(self, queue_name: str | None = None) -> Queue:
         """Return a queue; without a name the one that the connection names."""
-        name = self._name(queue_name, self.settings)
+        name = self._resolve_queue_name(queue_name, self.settings)
         if name not in self._queues:
             from airflow_provider_chasqui.queue import Queue
 
             config, dialect = self.settings.config, self.settings.dialect
-            self._queues[name] = Queue(name, self._link, config=config, dialect=dialect)
+            self._queues[name] = Queue(
+                name, self._connection_manager, config=config, dialect=dialect
+            )
         return self._queues[name]
 
     async def async_queue(self, queue_name: str | None = None) -> AsyncQueue:
@@ -83,8 +85,8 @@ class ChasquiHook(BaseHook):
         await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue")
         from airflow_provider_chasqui.queue import AsyncQueue
 
-        settings = await self.aget_settings()
-        name = self._name(queue_name, settings)
+        settings = await self.async_settings()
+        name = self._resolve_queue_name(queue_name, settings)
         return AsyncQueue(name, settings.target, config=settings.config, dialect=settings.dialect)
 
     async def aget_conn(self) -> AsyncQueue:
@@ -98,9 +100,13 @@ class ChasquiHook(BaseHook):
         from airflow_provider_chasqui.lease import LeaseQueue
 
         settings = self.settings
-        name = self._name(queue_name, settings)
+        name = self._resolve_queue_name(queue_name, settings)
         return LeaseQueue(
-            name, self._link, config=config, limits=settings.config, dialect=settings.dialect
+            name,
+            self._connection_manager,
+            config=config,
+            queue_config=settings.config,
+            dialect=settings.dialect,
         )
 
     async def async_lease_queue(
@@ -109,13 +115,13 @@ class ChasquiHook(BaseHook):
         """Return a queue to lease from, for the running event loop; the caller closes it."""
         from airflow_provider_chasqui.lease import AsyncLeaseQueue
 
-        settings = await self.aget_settings()
-        name = self._name(queue_name, settings)
+        settings = await self.async_settings()
+        name = self._resolve_queue_name(queue_name, settings)
         return AsyncLeaseQueue(
             name,
             settings.target,
             config=config,
-            limits=settings.config,
+            queue_config=settings.config,
             dialect=settings.dialect,
         )
 
@@ -128,28 +134,37 @@ class ChasquiHook(BaseHook):
         """Return a worker of the queue: `await consumer.run()` works until `consumer.stop()`."""
         from airflow_provider_chasqui.engine.consumer import Consumer
 
-        name, chosen = self._name(queue_name, self.settings), self._consuming(config)
+        name, chosen = (
+            self._resolve_queue_name(queue_name, self.settings),
+            self._consumer_config(config),
+        )
         return Consumer(name, handler, chosen, server=self.settings.target)
 
     def promoter(
         self, queue_name: str | None = None, config: ConsumerConfig | None = None
-    ) -> Leading:
+    ) -> StandaloneService:
         """Return what moves delayed jobs when they are due, for a queue without our workers."""
-        from airflow_provider_chasqui.hooks.leading import Leading, promoting
+        from airflow_provider_chasqui.engine.standalone import StandaloneService, make_promoter
 
-        name, chosen = self._name(queue_name, self.settings), self._consuming(config)
-        return Leading(name, self.settings.target, chosen, promoting)
+        name, chosen = (
+            self._resolve_queue_name(queue_name, self.settings),
+            self._consumer_config(config),
+        )
+        return StandaloneService(name, self.settings.target, chosen, make_promoter)
 
     def scheduler(
         self, queue_name: str | None = None, config: ConsumerConfig | None = None
-    ) -> Leading:
+    ) -> StandaloneService:
         """Return what fires repeats, for a queue without our workers."""
-        from airflow_provider_chasqui.hooks.leading import Leading, scheduling
+        from airflow_provider_chasqui.engine.standalone import StandaloneService, make_scheduler
 
-        name, chosen = self._name(queue_name, self.settings), self._consuming(config)
-        return Leading(name, self.settings.target, chosen, scheduling)
+        name, chosen = (
+            self._resolve_queue_name(queue_name, self.settings),
+            self._consumer_config(config),
+        )
+        return StandaloneService(name, self.settings.target, chosen, make_scheduler)
 
-    def _consuming(self, config: ConsumerConfig | None) -> ConsumerConfig:
+    def _consumer_config(self, config: ConsumerConfig | None) -> ConsumerConfig:
         limits = self.settings.config
         return config or ConsumerConfig(
             group=limits.group, max_payload_bytes=limits.max_payload_bytes
@@ -157,11 +172,11 @@ class ChasquiHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Reach the server, log in, try the rights; say what is there or what to fix."""
-        from airflow_provider_chasqui.hooks.check import check
+        from airflow_provider_chasqui.hooks._connection_check import check_connection
 
         try:
             queue = self.queue(self.settings.queue_name or "connection-test")
-            return True, check(queue, self.settings.target.where)
+            return True, check_connection(queue, self.settings.target.display_name)
         except ChasquiError as problem:
             return False, str(problem)
         finally:
@@ -172,7 +187,7 @@ class ChasquiHook(BaseHook):
         queues, self._queues = self._queues, {}
         for queue in queues.values():
             queue.close()
-        link = self.__dict__.pop("_link", None)
+        link = self.__dict__.pop("_connection_manager", None)
         if link is not None:
             link.close()
 
@@ -182,10 +197,10 @@ class ChasquiHook(BaseHook):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _name(self, queue_name: str | None, settings: ChasquiConnection) -> str:
+    def _resolve_queue_name(self, queue_name: str | None, settings: ChasquiConnection) -> str:
         name = queue_name or settings.queue_name
         if not name:
-            raise BadInput(
+            raise InvalidArgument(
                 f"say which queue: pass queue_name, or set it in the connection "
                 f"{self.chasqui_conn_id!r}"
             )

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.sdk import BaseHook
 
 from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.hooks._connection import parse_connection
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
-from airflow_provider_chasqui.hooks.connection import read_connection
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.core.rsmq import (
+    from airflow_provider_chasqui.core.rsmq_types import (
         RsmqMessage,
         RsmqQueueAttributes,
-        Seconds,
-        Units,
+        SecondsInput,
+        TimeUnit,
     )
     from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient, RsmqClient
 
@@ -44,7 +44,7 @@ class RsmqHook(BaseHook):
         *,
         namespace: str = "rsmq",
         realtime: bool = False,
-        units: Units = "s",
+        units: TimeUnit = "s",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -61,7 +61,7 @@ class RsmqHook(BaseHook):
         from airflow_provider_chasqui.rsmq.client import RsmqClient
 
         connection = self.get_connection(self.rsmq_conn_id)
-        return RsmqClient(read_connection(connection).target, **self._options)
+        return RsmqClient(parse_connection(connection).target, **self._options)
 
     def get_conn(self) -> RsmqClient:
         return self.client
@@ -71,14 +71,14 @@ class RsmqHook(BaseHook):
         from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient
 
         connection = await self.aget_connection(self.rsmq_conn_id)
-        return AsyncRsmqClient(read_connection(connection).target, **self._options)
+        return AsyncRsmqClient(parse_connection(connection).target, **self._options)
 
     def create_queue(
         self,
         qname: str,
         *,
-        vt: Seconds | None = None,
-        delay: Seconds | None = None,
+        vt: SecondsInput | None = None,
+        delay: SecondsInput | None = None,
         maxsize: int | None = None,
     ) -> int:
         """Create a queue."""
@@ -100,18 +100,18 @@ class RsmqHook(BaseHook):
         self,
         qname: str,
         *,
-        vt: Seconds | None = None,
-        delay: Seconds | None = None,
+        vt: SecondsInput | None = None,
+        delay: SecondsInput | None = None,
         maxsize: int | None = None,
     ) -> RsmqQueueAttributes:
         """Change what is given and return the new attributes."""
         return self.client.set_queue_attributes(qname, vt=vt, delay=delay, maxsize=maxsize)
 
-    def send_message(self, qname: str, message: str, *, delay: Seconds | None = None) -> str:
+    def send_message(self, qname: str, message: str, *, delay: SecondsInput | None = None) -> str:
         """Send a string and return its id."""
         return self.client.send_message(qname, message, delay=delay)
 
-    def receive_message(self, qname: str, *, vt: Seconds | None = None) -> RsmqMessage | None:
+    def receive_message(self, qname: str, *, vt: SecondsInput | None = None) -> RsmqMessage | None:
         """Return the first visible message and hide it for a while."""
         return self.client.receive_message(qname, vt=vt)
 
@@ -123,7 +123,7 @@ class RsmqHook(BaseHook):
         """Delete a message; 1, or 0 if there is none."""
         return self.client.delete_message(qname, message_id)
 
-    def change_message_visibility(self, qname: str, message_id: str, *, vt: Seconds) -> int:
+    def change_message_visibility(self, qname: str, message_id: str, *, vt: SecondsInput) -> int:
         """Let a message become visible `vt` seconds from now; 1, or 0 if there is none."""
         return self.client.change_message_visibility(qname, message_id, vt=vt)
 
@@ -131,14 +131,14 @@ class RsmqHook(BaseHook):
         self, qname: str, *, limit: int = 10, hidden: bool = False
     ) -> list[RsmqMessage]:
         """Return messages without receiving them."""
-        return self.client.peek_messages(qname, limit=limit, hidden=hidden)
+        return self.client.peek_messages(qname, limit=limit, include_hidden=hidden)
 
     def test_connection(self) -> tuple[bool, str]:
         """Reach the server and look for queues."""
         try:
             return (
                 True,
-                f"Connected to {self.client.target.where}: {len(self.list_queues())} queues.",
+                f"Connected to {self.client.target.display_name}: {len(self.list_queues())} queues.",
             )
         except ChasquiError as problem:
             return False, str(problem)

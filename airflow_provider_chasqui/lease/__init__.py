@@ -2,18 +2,18 @@
 
 from airflow_provider_chasqui.core.lease import Lease, LeaseConfig, LeaseStats, celeriant_code
 from airflow_provider_chasqui.lease.consumers import AsyncPartitionConsumer, PartitionConsumer
-from airflow_provider_chasqui.lease.heartbeat import AsyncHeartbeat, Heartbeat
+from airflow_provider_chasqui.lease.heartbeat import AsyncLeaseHeartbeat, LeaseHeartbeat
 from airflow_provider_chasqui.lease.partitions import AsyncPartitionedQueue, PartitionedQueue
 from airflow_provider_chasqui.lease.queue import AsyncLeaseQueue, LeaseQueue
 
 __all__ = [
-    "AsyncHeartbeat",
+    "AsyncLeaseHeartbeat",
     "AsyncLeaseQueue",
     "AsyncPartitionConsumer",
     "AsyncPartitionedQueue",
-    "Heartbeat",
     "Lease",
     "LeaseConfig",
+    "LeaseHeartbeat",
     "LeaseQueue",
     "LeaseStats",
     "PartitionConsumer",

@@ -8,65 +8,68 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
-from airflow_provider_chasqui.core.errors import ChasquiError, LeaseLost, NotConnected
+from airflow_provider_chasqui.core.errors import ChasquiError, ConnectionFailed, LeaseLost
 from airflow_provider_chasqui.core.lease import Lease
-from airflow_provider_chasqui.core.lease_plan import AnyLease
+from airflow_provider_chasqui.core.lease_flows import LeaseOrToken
 
 
-class _Beat:
+class _HeartbeatBase:
     """What both colours have in common: which leases are kept, and which were lost."""
 
-    def __init__(self, leases: Sequence[AnyLease], every: float):
-        self._kept = {_token(lease): lease for lease in leases}
-        self._every = every
-        self.lost: list[str] = []
+    def __init__(self, leases: Sequence[LeaseOrToken], interval: float):
+        self._leases = {_token(lease): lease for lease in leases}
+        self._interval = interval
+        self.lost_tokens: list[str] = []
         self.error: ChasquiError | None = None
 
-    def forget(self, *leases: AnyLease) -> None:
+    def remove(self, *leases: LeaseOrToken) -> None:
         """Stop keeping leases that were settled meanwhile."""
         for lease in leases:
-            self._kept.pop(_token(lease), None)
+            self._leases.pop(_token(lease), None)
 
     def check(self) -> None:
         """Raise LeaseLost if a lease was lost: what was done since may be done by others too."""
-        if self.lost:
+        if self.lost_tokens:
             raise LeaseLost(
-                f"{len(self.lost)} leases were lost while work went on", tokens=tuple(self.lost)
+                f"{len(self.lost_tokens)} leases were lost while work went on",
+                tokens=tuple(self.lost_tokens),
             )
         if self.error is not None:
             raise self.error
 
-    def _note(self, problem: ChasquiError) -> None:
-        if isinstance(problem, LeaseLost):
-            for token in problem.tokens:
-                if self._kept.pop(token, None) is not None:
-                    self.lost.append(token)
-        elif not isinstance(problem, NotConnected):  # the next beat may reach the server again
-            self.error = problem
-            self._kept.clear()
+    def _record_error(self, error: ChasquiError) -> None:
+        if isinstance(error, LeaseLost):
+            for token in error.tokens:
+                if self._leases.pop(token, None) is not None:
+                    self.lost_tokens.append(token)
+        elif not isinstance(error, ConnectionFailed):  # the next beat may reach the server again
+            self.error = error
+            self._leases.clear()
 
 
-def _token(lease: AnyLease) -> str:
+def _token(lease: LeaseOrToken) -> str:
     return lease.token if isinstance(lease, Lease) else lease
 
 
-class Heartbeat(_Beat):
+class LeaseHeartbeat(_HeartbeatBase):
     """Extends leases in a thread until the block ends; `check` tells whether all still stand."""
 
-    def __init__(self, extend: Callable[..., object], leases: Sequence[AnyLease], every: float):
-        super().__init__(leases, every)
+    def __init__(
+        self, extend: Callable[..., object], leases: Sequence[LeaseOrToken], interval: float
+    ):
+        super().__init__(leases, interval)
         self._extend = extend
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chasqui-heartbeat", daemon=True)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            kept = list(self._kept.values())
+        while not self._stop.wait(self._interval):
+            kept = list(self._leases.values())
             try:
                 if kept:
                     self._extend(*kept)
             except ChasquiError as problem:
-                self._note(problem)
+                self._record_error(problem)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -77,28 +80,28 @@ class Heartbeat(_Beat):
         self._thread.join()
 
 
-class AsyncHeartbeat(_Beat):
+class AsyncLeaseHeartbeat(_HeartbeatBase):
     """Extends leases in a task until the block ends; `check` tells whether all still stand."""
 
     def __init__(
         self,
         extend: Callable[..., Awaitable[object]],
-        leases: Sequence[AnyLease],
-        every: float,
+        leases: Sequence[LeaseOrToken],
+        interval: float,
     ):
-        super().__init__(leases, every)
+        super().__init__(leases, interval)
         self._extend = extend
         self._task: asyncio.Task[None] | None = None
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._every)
-            kept = list(self._kept.values())
+            await asyncio.sleep(self._interval)
+            kept = list(self._leases.values())
             try:
                 if kept:
                     await self._extend(*kept)
             except ChasquiError as problem:
-                self._note(problem)
+                self._record_error(problem)
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())

@@ -17,19 +17,27 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Self
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import LeaseConfig, LeaseStats
-from airflow_provider_chasqui.core.partition import check_partitions, partition_of, queue_name
+from airflow_provider_chasqui.core.partition import (
+    check_partition_count,
+    partition_of,
+    partition_queue_name,
+)
 from airflow_provider_chasqui.lease.consumers import AsyncPartitionConsumer, PartitionConsumer
 from airflow_provider_chasqui.lease.queue import AsyncLeaseQueue, LeaseQueue
-from airflow_provider_chasqui.queue import LOCAL, wall_clock
-from airflow_provider_chasqui.store.connect import AsyncLink, Link
-from airflow_provider_chasqui.store.drive import AsyncDriver, Driver
-from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.queue import DEFAULT_URL
+from airflow_provider_chasqui.redis_client.client import AsyncRedisClient, RedisClient
+from airflow_provider_chasqui.redis_client.connection_pool import (
+    AsyncConnectionManager,
+    ConnectionManager,
+)
+from airflow_provider_chasqui.redis_client.target import RedisTarget
 
-ORDERED = LeaseConfig(mode="exclusive", ordered=True, poison="block")
-_LIFE = timedelta(seconds=15)
+DEFAULT_CONFIG = LeaseConfig(mode="exclusive", ordered=True, on_max_deliveries="block")
+_DEFAULT_SESSION_TIMEOUT = timedelta(seconds=15)
 
 
 class PartitionedQueue:
@@ -37,26 +45,26 @@ class PartitionedQueue:
 
     def __init__(
         self,
-        name: str,
-        server: str | Target | Link = LOCAL,
+        queue_name: str,
+        server: str | RedisTarget | ConnectionManager = DEFAULT_URL,
         *,
         partitions: int,
-        config: LeaseConfig = ORDERED,
+        config: LeaseConfig = DEFAULT_CONFIG,
         dialect: str | None = None,
-        clock: Callable[[], int] = wall_clock,
+        clock: Callable[[], int] = current_time_ms,
     ):
-        self._owns_link = not isinstance(server, Link)
-        self._link = Link.of(server, dialect)
-        self.keys = Keys(name)
-        self.partitions = check_partitions(partitions)
+        self._owns_connection_manager = not isinstance(server, ConnectionManager)
+        self._connection_manager = ConnectionManager.from_server(server, dialect)
+        self.keys = Keys(queue_name)
+        self.partitions = check_partition_count(partitions)
         self.config = config
         self.clock = clock
-        self.drive = Driver(self._link, self.keys)
+        self.client = RedisClient(self._connection_manager, self.keys)
         self._queues: dict[int, LeaseQueue] = {}
 
     @property
     def name(self) -> str:
-        return self.keys.queue
+        return self.keys.queue_name
 
     def partition_of(self, key: str | bytes) -> int:
         """Return the partition that a key goes to."""
@@ -65,11 +73,13 @@ class PartitionedQueue:
     def queue(self, partition: int) -> LeaseQueue:
         """Return the queue of one partition."""
         if not 0 <= partition < self.partitions:
-            raise BadInput(f"there are {self.partitions} partitions, from 0 on; not {partition}")
+            raise InvalidArgument(
+                f"there are {self.partitions} partitions, from 0 on; not {partition}"
+            )
         if partition not in self._queues:
-            name = queue_name(self.name, partition)
+            name = partition_queue_name(self.name, partition)
             self._queues[partition] = LeaseQueue(
-                name, self._link, config=self.config, clock=self.clock
+                name, self._connection_manager, config=self.config, clock=self.clock
             )
         return self._queues[partition]
 
@@ -87,18 +97,20 @@ class PartitionedQueue:
             found.append(self.queue(partition).stats())
         return found
 
-    def join(self, consumer: str, *, life: timedelta = _LIFE) -> PartitionConsumer:
+    def join(
+        self, consumer: str, *, session_timeout: timedelta = _DEFAULT_SESSION_TIMEOUT
+    ) -> PartitionConsumer:
         """Become one of the consumers; use it in a `with`. Silent for `life`, it counts as dead."""
-        return PartitionConsumer(self, consumer, life)
+        return PartitionConsumer(self, consumer, session_timeout)
 
     def close(self) -> None:
         """Give the connections back."""
         for queue in self._queues.values():
             queue.close()
         self._queues.clear()
-        self.drive.close()
-        if self._owns_link:
-            self._link.close()
+        self.client.close()
+        if self._owns_connection_manager:
+            self._connection_manager.close()
 
     def __enter__(self) -> Self:
         return self
@@ -112,26 +124,26 @@ class AsyncPartitionedQueue:
 
     def __init__(
         self,
-        name: str,
-        server: str | Target | AsyncLink = LOCAL,
+        queue_name: str,
+        server: str | RedisTarget | AsyncConnectionManager = DEFAULT_URL,
         *,
         partitions: int,
-        config: LeaseConfig = ORDERED,
+        config: LeaseConfig = DEFAULT_CONFIG,
         dialect: str | None = None,
-        clock: Callable[[], int] = wall_clock,
+        clock: Callable[[], int] = current_time_ms,
     ):
-        self._owns_link = not isinstance(server, AsyncLink)
-        self._link = AsyncLink.of(server, dialect)
-        self.keys = Keys(name)
-        self.partitions = check_partitions(partitions)
+        self._owns_connection_manager = not isinstance(server, AsyncConnectionManager)
+        self._connection_manager = AsyncConnectionManager.from_server(server, dialect)
+        self.keys = Keys(queue_name)
+        self.partitions = check_partition_count(partitions)
         self.config = config
         self.clock = clock
-        self.drive = AsyncDriver(self._link, self.keys)
+        self.client = AsyncRedisClient(self._connection_manager, self.keys)
         self._queues: dict[int, AsyncLeaseQueue] = {}
 
     @property
     def name(self) -> str:
-        return self.keys.queue
+        return self.keys.queue_name
 
     def partition_of(self, key: str | bytes) -> int:
         """Return the partition that a key goes to."""
@@ -140,11 +152,13 @@ class AsyncPartitionedQueue:
     def queue(self, partition: int) -> AsyncLeaseQueue:
         """Return the queue of one partition."""
         if not 0 <= partition < self.partitions:
-            raise BadInput(f"there are {self.partitions} partitions, from 0 on; not {partition}")
+            raise InvalidArgument(
+                f"there are {self.partitions} partitions, from 0 on; not {partition}"
+            )
         if partition not in self._queues:
-            name = queue_name(self.name, partition)
+            name = partition_queue_name(self.name, partition)
             self._queues[partition] = AsyncLeaseQueue(
-                name, self._link, config=self.config, clock=self.clock
+                name, self._connection_manager, config=self.config, clock=self.clock
             )
         return self._queues[partition]
 
@@ -162,18 +176,20 @@ class AsyncPartitionedQueue:
             found.append(await self.queue(partition).stats())
         return found
 
-    def join(self, consumer: str, *, life: timedelta = _LIFE) -> AsyncPartitionConsumer:
+    def join(
+        self, consumer: str, *, session_timeout: timedelta = _DEFAULT_SESSION_TIMEOUT
+    ) -> AsyncPartitionConsumer:
         """Become one of the consumers; use it in a `with`. Silent for `life`, it counts as dead."""
-        return AsyncPartitionConsumer(self, consumer, life)
+        return AsyncPartitionConsumer(self, consumer, session_timeout)
 
     async def close(self) -> None:
         """Give the connections back."""
         for queue in self._queues.values():
             await queue.close()
         self._queues.clear()
-        await self.drive.close()
-        if self._owns_link:
-            await self._link.close()
+        await self.client.close()
+        if self._owns_connection_manager:
+            await self._connection_manager.close()
 
     async def __aenter__(self) -> Self:
         return self

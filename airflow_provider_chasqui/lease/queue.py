@@ -15,32 +15,36 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.commands import leases as leases_commands
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.lease import Blocked, Lease, LeaseConfig, LeaseStats
-from airflow_provider_chasqui.core.lease_plan import AnyLease, LeasePlan
-from airflow_provider_chasqui.core.ops import lease_admin, lease_images
-from airflow_provider_chasqui.lease.heartbeat import AsyncHeartbeat, Heartbeat
-from airflow_provider_chasqui.queue import LOCAL, wall_clock
-from airflow_provider_chasqui.store.connect import AsyncLink, Link
-from airflow_provider_chasqui.store.drive import AsyncDriver, Driver
-from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.core.lease import BlockedEntry, Lease, LeaseConfig, LeaseStats
+from airflow_provider_chasqui.core.lease_flows import LeaseFlows, LeaseOrToken
+from airflow_provider_chasqui.lease.heartbeat import AsyncLeaseHeartbeat, LeaseHeartbeat
+from airflow_provider_chasqui.queue import DEFAULT_URL
+from airflow_provider_chasqui.redis_client.client import AsyncRedisClient, RedisClient
+from airflow_provider_chasqui.redis_client.connection_pool import (
+    AsyncConnectionManager,
+    ConnectionManager,
+)
+from airflow_provider_chasqui.redis_client.target import RedisTarget
 
-_NOW = timedelta(0)
+_ZERO = timedelta(0)
 _SNAPSHOT_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Registry:
+class _RegistryKeys:
     """Where the lists of organisations live: in a slot of their own."""
 
-    tag: str = "{chasqui:_registry}"
-    queue: str = "_registry"
+    hash_tag: str = "{chasqui:_registry}"
+    queue_name: str = "_registry"
 
 
-def _every(config: LeaseConfig, time: timedelta | None) -> float:
-    life_ms = config.check_time(time or config.visibility_timeout)
+def _heartbeat_interval(config: LeaseConfig, visibility_timeout: timedelta | None) -> float:
+    life_ms = config.check_visibility_timeout(visibility_timeout or config.visibility_timeout)
     return life_ms / 3000
 
 
@@ -49,43 +53,45 @@ class LeaseQueue:
 
     def __init__(
         self,
-        name: str,
-        server: str | Target | Link = LOCAL,
+        queue_name: str,
+        server: str | RedisTarget | ConnectionManager = DEFAULT_URL,
         *,
         config: LeaseConfig | None = None,
-        limits: QueueConfig | None = None,
+        queue_config: QueueConfig | None = None,
         dialect: str | None = None,
-        clock: Callable[[], int] = wall_clock,
+        clock: Callable[[], int] = current_time_ms,
     ):
-        self._owns_link = not isinstance(server, Link)
-        self._link = Link.of(server, dialect)
-        self._plan = LeasePlan(Keys(name), config or LeaseConfig(), limits or QueueConfig(), clock)
-        self._drive = Driver(self._link, self._plan.keys)
-        self._registry = Driver(self._link, _Registry())
+        self._owns_connection_manager = not isinstance(server, ConnectionManager)
+        self._connection_manager = ConnectionManager.from_server(server, dialect)
+        self._flows = LeaseFlows(
+            Keys(queue_name), config or LeaseConfig(), queue_config or QueueConfig(), clock
+        )
+        self._client = RedisClient(self._connection_manager, self._flows.keys)
+        self._registry_client = RedisClient(self._connection_manager, _RegistryKeys())
 
     @property
     def name(self) -> str:
-        return self.keys.queue
+        return self.keys.queue_name
 
     @property
     def keys(self) -> Keys:
-        return self._plan.keys
+        return self._flows.keys
 
     @property
     def config(self) -> LeaseConfig:
-        return self._plan.config
+        return self._flows.config
 
     @property
-    def target(self) -> Target:
-        return self._link.target
+    def target(self) -> RedisTarget:
+        return self._connection_manager.target
 
     @property
-    def drive(self) -> Driver:
+    def client(self) -> RedisClient:
         """The driver, for those who run operations of their own (the bridge, partitions)."""
-        return self._drive
+        return self._client
 
     def __repr__(self) -> str:
-        return f"LeaseQueue({self.name!r}, {self._link.target.where!r})"
+        return f"LeaseQueue({self.name!r}, {self._connection_manager.target.display_name!r})"
 
     def create(self, *, org: str | None = None, max_queues: int | None = None) -> None:
         """Make the queue, or agree with the one that is there; with `org`, within its quota.
@@ -95,22 +101,22 @@ class LeaseQueue:
         """
         fresh = False
         if org is not None:
-            entering = lease_admin.enter(
+            entering = leases_commands.register_queue(
                 org, self.name, 2**31 if max_queues is None else max_queues
             )
-            fresh = self._registry.run(entering)
+            fresh = self._registry_client.execute(entering)
         try:
-            self._drive.run(lease_admin.create(self.keys, self.config))
+            self._client.execute(leases_commands.create_queue(self.keys, self.config))
         except ChasquiError:
             if fresh and org is not None:
-                self._registry.run(lease_admin.leave(org, self.name))
+                self._registry_client.execute(leases_commands.unregister_queue(org, self.name))
             raise
 
-    def delete(self, *, org: str | None = None, letters: bool = False) -> bool:
+    def delete(self, *, org: str | None = None, include_dead_letters: bool = False) -> bool:
         """Delete the queue and what leases know of it, its letters only if asked for."""
-        gone = self._drive.run(lease_admin.delete(self.keys, letters))
+        gone = self._client.execute(leases_commands.delete_queue(self.keys, include_dead_letters))
         if org is not None:
-            self._registry.run(lease_admin.leave(org, self.name))
+            self._registry_client.execute(leases_commands.unregister_queue(org, self.name))
         return gone > 0
 
     def produce(
@@ -119,7 +125,7 @@ class LeaseQueue:
         *,
         client_id: str | None = None,
         client_seq: int | None = None,
-        expected_last: str | None = None,
+        expected_last_id: str | None = None,
         strict_seq: bool = False,
     ) -> list[str | None]:
         """Append payloads, or NewJobs, all or none, and return their entry ids.
@@ -128,8 +134,8 @@ class LeaseQueue:
         was used before is passed over (None); `strict_seq` refuses instead. `expected_last` is the
         tail that the caller saw: if it has moved, nothing is written and TailMoved says where to.
         """
-        flow = self._plan.produce(messages, client_id, client_seq, expected_last, strict_seq)
-        return self._drive.flow(flow)
+        flow = self._flows.produce(messages, client_id, client_seq, expected_last_id, strict_seq)
+        return self._client.run_flow(flow)
 
     def lease(
         self,
@@ -143,85 +149,85 @@ class LeaseQueue:
 
         New jobs, leases that ran out, jobs handed back and delayed jobs that came due all count.
         """
-        flow = self._plan.lease(consumer, max_messages, wait, visibility_timeout)
-        return self._drive.flow(flow)
+        flow = self._flows.lease(consumer, max_messages, wait, visibility_timeout)
+        return self._client.run_flow(flow)
 
-    def ack(self, *leases: AnyLease) -> None:
+    def ack(self, *leases: LeaseOrToken) -> None:
         """Settle leases for good. LeaseLost names those that were not ours any more."""
-        self._drive.flow(self._plan.ack(leases))
+        self._client.run_flow(self._flows.ack(leases))
 
-    def nack(self, *leases: AnyLease, delay: timedelta = _NOW, as_retry: bool = False) -> None:
+    def nack(self, *leases: LeaseOrToken, delay: timedelta = _ZERO, as_retry: bool = False) -> None:
         """Hand jobs back, to be leased again after `delay`.
 
-        Entry and order are kept. In shared mode a delay beyond `reclaim_after`, or `as_retry`,
+        Entry and order are kept. In shared mode a delay beyond `claim_after`, or `as_retry`,
         parks the job among the delayed ones instead, as a worker's retry does.
         """
-        self._drive.flow(self._plan.nack(leases, delay, as_retry))
+        self._client.run_flow(self._flows.nack(leases, delay, as_retry))
 
     def extend(
-        self, *leases: AnyLease, visibility_timeout: timedelta | None = None
-    ) -> list[AnyLease]:
+        self, *leases: LeaseOrToken, visibility_timeout: timedelta | None = None
+    ) -> list[LeaseOrToken]:
         """Let leases run anew from now, at the same delivery count; returns them as they are."""
-        return self._drive.flow(self._plan.extend(leases, visibility_timeout))
+        return self._client.run_flow(self._flows.extend(leases, visibility_timeout))
 
     def heartbeat(
-        self, *leases: AnyLease, visibility_timeout: timedelta | None = None
-    ) -> Heartbeat:
+        self, *leases: LeaseOrToken, visibility_timeout: timedelta | None = None
+    ) -> LeaseHeartbeat:
         """Keep leases while the block runs: `with queue.heartbeat(lease) as beat: ...`."""
 
-        def extend(*kept: AnyLease) -> list[AnyLease]:
+        def extend(*kept: LeaseOrToken) -> list[LeaseOrToken]:
             return self.extend(*kept, visibility_timeout=visibility_timeout)
 
-        return Heartbeat(extend, leases, _every(self.config, visibility_timeout))
+        return LeaseHeartbeat(extend, leases, _heartbeat_interval(self.config, visibility_timeout))
 
-    def bury(self, *leases: AnyLease, error: str | None = None) -> None:
+    def dead_letter(self, *leases: LeaseOrToken, error: str | None = None) -> None:
         """Give jobs up: they become letters."""
-        self._drive.flow(self._plan.bury(leases, error))
+        self._client.run_flow(self._flows.dead_letter(leases, error))
 
-    def block(self, *leases: AnyLease) -> None:
+    def block(self, *leases: LeaseOrToken) -> None:
         """Set jobs aside until somebody unblocks or skips them; an ordered line ends there."""
-        self._drive.flow(self._plan.block(leases))
+        self._client.run_flow(self._flows.block(leases))
 
-    def blocked(self, *, limit: int = 100) -> list[Blocked]:
+    def blocked(self, *, limit: int = 100) -> list[BlockedEntry]:
         """Return what is set aside, oldest first."""
-        return self._drive.flow(lease_admin.blocked(self.keys, self.config, limit))
+        return self._client.run_flow(leases_commands.list_blocked(self.keys, self.config, limit))
 
-    def unblock(self, entry_id: str, *, grant_attempts: int = 1) -> bool:
+    def unblock(self, entry_id: str, *, extra_attempts: int = 1) -> bool:
         """Let a job that is set aside be leased again; False if it is not set aside."""
-        return self._drive.flow(self._plan.unblock(entry_id, grant_attempts))
+        return self._client.run_flow(self._flows.unblock(entry_id, extra_attempts))
 
-    def skip(self, entry_id: str) -> bool:
+    def dead_letter_blocked(self, entry_id: str) -> bool:
         """Make a letter of a job that is set aside; False if it is not set aside."""
-        return self._drive.flow(self._plan.skip(entry_id))
+        return self._client.run_flow(self._flows.dead_letter_blocked(entry_id))
 
     def stats(self) -> LeaseStats:
         """Return what the queue holds, at one moment."""
-        return self._drive.run(lease_admin.stats(self.keys, self.config))
+        return self._client.execute(leases_commands.stats(self.keys, self.config))
 
     def trim(self, keep_from: str | datetime) -> int:
         """Delete waiting jobs before an entry id or a time, never past one that is leased, handed
         back or blocked; returns how many.
         """
-        return self._drive.flow(self._plan.trim(keep_from))
+        return self._client.run_flow(self._flows.trim(keep_from))
 
     def snapshot(self, *, limit: int = _SNAPSHOT_LIMIT) -> str:
         """Return the whole state of the queue at one moment, as text; letters are not in it."""
-        return self._drive.run(lease_images.snapshot(self.keys, self.config, limit))
+        return self._client.execute(leases_commands.snapshot(self.keys, self.config, limit))
 
-    def restore(self, image: str) -> int:
+    def restore(self, snapshot: str) -> int:
         """Make the queue of a snapshot, on any server; refuses where the queue is there."""
-        return self._drive.flow(lease_images.restore(self.keys, self.config, image))
+        return self._client.run_flow(leases_commands.restore(self.keys, self.config, snapshot))
 
     def dialect(self) -> str:
         """Reach the server and return the dialect it speaks: native or portable."""
-        return self._drive.dialect()
+        return self._client.dialect()
 
     def close(self) -> None:
         """Give the connections back."""
-        self._drive.close()
-        self._registry.close()
-        if self._owns_link:
-            self._link.close()
+        self._client.close()
+        self._registry_client.close()
+        if self._owns_connection_manager:
+            self._connection_manager.close()
 
     def __enter__(self) -> Self:
         return self
@@ -235,43 +241,45 @@ class AsyncLeaseQueue:
 
     def __init__(
         self,
-        name: str,
-        server: str | Target | AsyncLink = LOCAL,
+        queue_name: str,
+        server: str | RedisTarget | AsyncConnectionManager = DEFAULT_URL,
         *,
         config: LeaseConfig | None = None,
-        limits: QueueConfig | None = None,
+        queue_config: QueueConfig | None = None,
         dialect: str | None = None,
-        clock: Callable[[], int] = wall_clock,
+        clock: Callable[[], int] = current_time_ms,
     ):
-        self._owns_link = not isinstance(server, AsyncLink)
-        self._link = AsyncLink.of(server, dialect)
-        self._plan = LeasePlan(Keys(name), config or LeaseConfig(), limits or QueueConfig(), clock)
-        self._drive = AsyncDriver(self._link, self._plan.keys)
-        self._registry = AsyncDriver(self._link, _Registry())
+        self._owns_connection_manager = not isinstance(server, AsyncConnectionManager)
+        self._connection_manager = AsyncConnectionManager.from_server(server, dialect)
+        self._flows = LeaseFlows(
+            Keys(queue_name), config or LeaseConfig(), queue_config or QueueConfig(), clock
+        )
+        self._client = AsyncRedisClient(self._connection_manager, self._flows.keys)
+        self._registry_client = AsyncRedisClient(self._connection_manager, _RegistryKeys())
 
     @property
     def name(self) -> str:
-        return self.keys.queue
+        return self.keys.queue_name
 
     @property
     def keys(self) -> Keys:
-        return self._plan.keys
+        return self._flows.keys
 
     @property
     def config(self) -> LeaseConfig:
-        return self._plan.config
+        return self._flows.config
 
     @property
-    def target(self) -> Target:
-        return self._link.target
+    def target(self) -> RedisTarget:
+        return self._connection_manager.target
 
     @property
-    def drive(self) -> AsyncDriver:
+    def client(self) -> AsyncRedisClient:
         """The driver, for those who run operations of their own (the bridge, partitions)."""
-        return self._drive
+        return self._client
 
     def __repr__(self) -> str:
-        return f"AsyncLeaseQueue({self.name!r}, {self._link.target.where!r})"
+        return f"AsyncLeaseQueue({self.name!r}, {self._connection_manager.target.display_name!r})"
 
     async def create(self, *, org: str | None = None, max_queues: int | None = None) -> None:
         """Make the queue, or agree with the one that is there; with `org`, within its quota.
@@ -281,22 +289,26 @@ class AsyncLeaseQueue:
         """
         fresh = False
         if org is not None:
-            entering = lease_admin.enter(
+            entering = leases_commands.register_queue(
                 org, self.name, 2**31 if max_queues is None else max_queues
             )
-            fresh = await self._registry.run(entering)
+            fresh = await self._registry_client.execute(entering)
         try:
-            await self._drive.run(lease_admin.create(self.keys, self.config))
+            await self._client.execute(leases_commands.create_queue(self.keys, self.config))
         except ChasquiError:
             if fresh and org is not None:
-                await self._registry.run(lease_admin.leave(org, self.name))
+                await self._registry_client.execute(
+                    leases_commands.unregister_queue(org, self.name)
+                )
             raise
 
-    async def delete(self, *, org: str | None = None, letters: bool = False) -> bool:
+    async def delete(self, *, org: str | None = None, include_dead_letters: bool = False) -> bool:
         """Delete the queue and what leases know of it, its letters only if asked for."""
-        gone = await self._drive.run(lease_admin.delete(self.keys, letters))
+        gone = await self._client.execute(
+            leases_commands.delete_queue(self.keys, include_dead_letters)
+        )
         if org is not None:
-            await self._registry.run(lease_admin.leave(org, self.name))
+            await self._registry_client.execute(leases_commands.unregister_queue(org, self.name))
         return gone > 0
 
     async def produce(
@@ -305,7 +317,7 @@ class AsyncLeaseQueue:
         *,
         client_id: str | None = None,
         client_seq: int | None = None,
-        expected_last: str | None = None,
+        expected_last_id: str | None = None,
         strict_seq: bool = False,
     ) -> list[str | None]:
         """Append payloads, or NewJobs, all or none, and return their entry ids.
@@ -314,8 +326,8 @@ class AsyncLeaseQueue:
         was used before is passed over (None); `strict_seq` refuses instead. `expected_last` is the
         tail that the caller saw: if it has moved, nothing is written and TailMoved says where to.
         """
-        flow = self._plan.produce(messages, client_id, client_seq, expected_last, strict_seq)
-        return await self._drive.flow(flow)
+        flow = self._flows.produce(messages, client_id, client_seq, expected_last_id, strict_seq)
+        return await self._client.run_flow(flow)
 
     async def lease(
         self,
@@ -329,87 +341,93 @@ class AsyncLeaseQueue:
 
         New jobs, leases that ran out, jobs handed back and delayed jobs that came due all count.
         """
-        flow = self._plan.lease(consumer, max_messages, wait, visibility_timeout)
-        return await self._drive.flow(flow)
+        flow = self._flows.lease(consumer, max_messages, wait, visibility_timeout)
+        return await self._client.run_flow(flow)
 
-    async def ack(self, *leases: AnyLease) -> None:
+    async def ack(self, *leases: LeaseOrToken) -> None:
         """Settle leases for good. LeaseLost names those that were not ours any more."""
-        await self._drive.flow(self._plan.ack(leases))
+        await self._client.run_flow(self._flows.ack(leases))
 
     async def nack(
-        self, *leases: AnyLease, delay: timedelta = _NOW, as_retry: bool = False
+        self, *leases: LeaseOrToken, delay: timedelta = _ZERO, as_retry: bool = False
     ) -> None:
         """Hand jobs back, to be leased again after `delay`.
 
-        Entry and order are kept. In shared mode a delay beyond `reclaim_after`, or `as_retry`,
+        Entry and order are kept. In shared mode a delay beyond `claim_after`, or `as_retry`,
         parks the job among the delayed ones instead, as a worker's retry does.
         """
-        await self._drive.flow(self._plan.nack(leases, delay, as_retry))
+        await self._client.run_flow(self._flows.nack(leases, delay, as_retry))
 
     async def extend(
-        self, *leases: AnyLease, visibility_timeout: timedelta | None = None
-    ) -> list[AnyLease]:
+        self, *leases: LeaseOrToken, visibility_timeout: timedelta | None = None
+    ) -> list[LeaseOrToken]:
         """Let leases run anew from now, at the same delivery count; returns them as they are."""
-        return await self._drive.flow(self._plan.extend(leases, visibility_timeout))
+        return await self._client.run_flow(self._flows.extend(leases, visibility_timeout))
 
     def heartbeat(
-        self, *leases: AnyLease, visibility_timeout: timedelta | None = None
-    ) -> AsyncHeartbeat:
+        self, *leases: LeaseOrToken, visibility_timeout: timedelta | None = None
+    ) -> AsyncLeaseHeartbeat:
         """Keep leases while the block runs: `async with queue.heartbeat(lease) as beat: ...`."""
 
-        async def extend(*kept: AnyLease) -> list[AnyLease]:
+        async def extend(*kept: LeaseOrToken) -> list[LeaseOrToken]:
             return await self.extend(*kept, visibility_timeout=visibility_timeout)
 
-        return AsyncHeartbeat(extend, leases, _every(self.config, visibility_timeout))
+        return AsyncLeaseHeartbeat(
+            extend, leases, _heartbeat_interval(self.config, visibility_timeout)
+        )
 
-    async def bury(self, *leases: AnyLease, error: str | None = None) -> None:
+    async def dead_letter(self, *leases: LeaseOrToken, error: str | None = None) -> None:
         """Give jobs up: they become letters."""
-        await self._drive.flow(self._plan.bury(leases, error))
+        await self._client.run_flow(self._flows.dead_letter(leases, error))
 
-    async def block(self, *leases: AnyLease) -> None:
+    async def block(self, *leases: LeaseOrToken) -> None:
         """Set jobs aside until somebody unblocks or skips them; an ordered line ends there."""
-        await self._drive.flow(self._plan.block(leases))
+        await self._client.run_flow(self._flows.block(leases))
 
-    async def blocked(self, *, limit: int = 100) -> list[Blocked]:
+    async def blocked(self, *, limit: int = 100) -> list[BlockedEntry]:
         """Return what is set aside, oldest first."""
-        return await self._drive.flow(lease_admin.blocked(self.keys, self.config, limit))
+        return await self._client.run_flow(
+            leases_commands.list_blocked(self.keys, self.config, limit)
+        )
 
-    async def unblock(self, entry_id: str, *, grant_attempts: int = 1) -> bool:
+    async def unblock(self, entry_id: str, *, extra_attempts: int = 1) -> bool:
         """Let a job that is set aside be leased again; False if it is not set aside."""
-        return await self._drive.flow(self._plan.unblock(entry_id, grant_attempts))
+        return await self._client.run_flow(self._flows.unblock(entry_id, extra_attempts))
 
-    async def skip(self, entry_id: str) -> bool:
+    async def dead_letter_blocked(self, entry_id: str) -> bool:
         """Make a letter of a job that is set aside; False if it is not set aside."""
-        return await self._drive.flow(self._plan.skip(entry_id))
+        return await self._client.run_flow(self._flows.dead_letter_blocked(entry_id))
 
     async def stats(self) -> LeaseStats:
         """Return what the queue holds, at one moment."""
-        return await self._drive.run(lease_admin.stats(self.keys, self.config))
+        return await self._client.execute(leases_commands.stats(self.keys, self.config))
 
     async def trim(self, keep_from: str | datetime) -> int:
         """Delete waiting jobs before an entry id or a time, never past one that is leased, handed
         back or blocked; returns how many.
         """
-        return await self._drive.flow(self._plan.trim(keep_from))
+        return await self._client.run_flow(self._flows.trim(keep_from))
 
     async def snapshot(self, *, limit: int = _SNAPSHOT_LIMIT) -> str:
         """Return the whole state of the queue at one moment, as text; letters are not in it."""
-        return await self._drive.run(lease_images.snapshot(self.keys, self.config, limit))
+        return await self._client.execute(leases_commands.snapshot(self.keys, self.config, limit))
 
-    async def restore(self, image: str) -> int:
+    async def restore(self, snapshot: str) -> int:
         """Make the queue of a snapshot, on any server; refuses where the queue is there."""
-        return await self._drive.flow(lease_images.restore(self.keys, self.config, image))
+        return await self._client.run_flow(
+            leases_commands.restore(self.keys, self.config, snapshot)
+        )
 
     async def dialect(self) -> str:
         """Reach the server and return the dialect it speaks: native or portable."""
-        return await self._drive.dialect()
+        return await self._client.dialect()
 
     async def close(self) -> None:
         """Give the connections back."""
-        await self._drive.close()
-        await self._registry.close()
-        if self._owns_link:
-            await self._link.close()
+        await self._client.close()
+        await self._registry_client.close()
+        if self._owns_connection_manager:
+            await self._connection_manager.close()
 
     async def __aenter__(self) -> Self:
         return self

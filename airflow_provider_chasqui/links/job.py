@@ -10,13 +10,13 @@ from airflow.sdk import BaseOperatorLink
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
-XCOM_KEY = "chasqui_link"
-PAGE = "/plugin/chasqui"
+LINK_XCOM_KEY = "chasqui_link"
+PAGE_PATH = "/plugin/chasqui"
 
 
-def page_link(chasqui_conn_id: str, queue_name: str, **place: str) -> str:
+def build_page_url(chasqui_conn_id: str, queue_name: str, **query: str) -> str:
     """Return the address of a job (`job=`) or a batch (`batch=`) on the Chasqui page."""
-    return f"{PAGE}?{urlencode({'conn': chasqui_conn_id, 'queue': queue_name} | place)}"
+    return f"{PAGE_PATH}?{urlencode({'conn': chasqui_conn_id, 'queue': queue_name} | query)}"
 
 
 class ChasquiJobLink(BaseOperatorLink):
@@ -27,4 +27,4 @@ class ChasquiJobLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         from airflow.providers.common.compat.sdk import XCom
 
-        return XCom.get_value(ti_key=ti_key, key=XCOM_KEY) or ""
+        return XCom.get_value(ti_key=ti_key, key=LINK_XCOM_KEY) or ""

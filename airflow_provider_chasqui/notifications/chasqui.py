@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 
 from airflow_provider_chasqui.core.job import NewJob
+from airflow_provider_chasqui.hooks._stats import task_stats, triggerer_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
-from airflow_provider_chasqui.hooks.stats import in_task, in_triggerer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_ONCE = timedelta(days=1)
+_DEDUP_TTL = timedelta(days=1)
 
 
 class ChasquiNotifier(BaseNotifier):
@@ -37,7 +37,7 @@ class ChasquiNotifier(BaseNotifier):
         *,
         queue_name: str | None = None,
         payload: Mapping[str, Any] | None = None,
-        job_name: str = "airflow-notice",
+        job_name: str = "airflow-notification",
         chasqui_conn_id: str = DEFAULT_CONN_ID,
         **kwargs: Any,
     ) -> None:
@@ -49,31 +49,33 @@ class ChasquiNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Enqueue, blocking: for callbacks in the task and in the DAG processor."""
-        job = self._job(context)
+        job = self._build_job(context)
         with ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
             (added,) = queue.add_many([job])
-        in_task.count("jobs_enqueued", int(added.fresh), queue.name)
+        task_stats.incr("jobs_enqueued", int(added.created), queue.name)
 
     async def async_notify(self, context: Context) -> None:
         """Enqueue, awaiting: for deadline alerts and other callbacks in the triggerer."""
-        job = self._job(context)
+        job = self._build_job(context)
         async with await ChasquiHook(self.chasqui_conn_id).async_queue(self.queue_name) as queue:
             (added,) = await queue.add_many([job])
-        in_triggerer.count("jobs_enqueued", int(added.fresh), queue.name)
+        triggerer_stats.incr("jobs_enqueued", int(added.created), queue.name)
 
-    def _job(self, context: Mapping[str, Any]) -> NewJob:
-        about = _about(context)
+    def _build_job(self, context: Mapping[str, Any]) -> NewJob:
+        about = _describe_context(context)
         payload = about | dict(self.payload or {})
         if "run_id" not in about:
-            return NewJob(payload, name=self.job_name)
+            return NewJob(payload, job_name=self.job_name)
         # A callback may be called again after a crash: the same news has the same id.
         words = json.dumps([about, self.job_name, self.payload], sort_keys=True, default=str)
         mark = hashlib.sha256(words.encode()).hexdigest()[:32]
-        return NewJob(payload, name=self.job_name, id=f"notice-{mark}", unique=_ONCE)
+        return NewJob(
+            payload, job_name=self.job_name, job_id=f"notification-{mark}", dedup_ttl=_DEDUP_TTL
+        )
 
 
-def _about(context: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_context(context: Mapping[str, Any]) -> dict[str, Any]:
     """What the context knows of the DAG run and the task instance, as JSON."""
     about: dict[str, Any] = {}
     ti, run = context.get("ti") or context.get("task_instance"), context.get("dag_run")

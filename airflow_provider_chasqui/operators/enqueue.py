@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperator
 
-from airflow_provider_chasqui.core.errors import BadInput, WaitTimeout
+from airflow_provider_chasqui.core.errors import InvalidArgument, WaitTimeout
+from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
-from airflow_provider_chasqui.hooks.stats import in_task
-from airflow_provider_chasqui.links.job import XCOM_KEY, ChasquiJobLink, page_link
-from airflow_provider_chasqui.operators import options
-from airflow_provider_chasqui.operators.identity import derived_id
-from airflow_provider_chasqui.operators.sending import Handle, Order, send
-from airflow_provider_chasqui.policies import no_retry_of_bad_input
+from airflow_provider_chasqui.links.job import LINK_XCOM_KEY, ChasquiJobLink, build_page_url
+from airflow_provider_chasqui.operators import _parsing
+from airflow_provider_chasqui.operators._enqueue import EnqueueHandle, EnqueueRequest, enqueue_once
+from airflow_provider_chasqui.operators._task_identity import derive_id
+from airflow_provider_chasqui.retry_policies import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 OnRetry = Literal["reattach", "replay", "resubmit"]
-_ON_RETRY = ("reattach", "replay", "resubmit")
-_RESULTS = 10_000
-_LOOK = timedelta(seconds=1)
+_ON_RETRY_VALUES = ("reattach", "replay", "resubmit")
+_MAX_RESULTS = 10_000
+_QUICK_CHECK_TIMEOUT = timedelta(seconds=1)
 
 
 class ChasquiEnqueueOperator(BaseOperator):
@@ -39,7 +39,7 @@ class ChasquiEnqueueOperator(BaseOperator):
     :param job_name: what the jobs are called; workers choose the handler by it.
     :param job_id: an id of your own for a single job. Without it the id comes from dag, run, task
         and map index.
-    :param unique_for: how long an id of your own stays taken.
+    :param dedup_ttl: how long an id of your own stays taken.
     :param delay: run that much later (timedelta or seconds); or `run_at`: at that time.
     :param job_retry: how often and when the workers try again: a RetryPolicy, a number of attempts,
         or a mapping with max_attempts, backoff, delay, max_delay, multiplier, jitter.
@@ -72,7 +72,7 @@ class ChasquiEnqueueOperator(BaseOperator):
         batch: Any = None,
         job_name: str = "",
         job_id: str | None = None,
-        unique_for: timedelta = timedelta(days=7),
+        dedup_ttl: timedelta = timedelta(days=7),
         delay: timedelta | float | str | None = None,
         run_at: Any = None,
         job_retry: Any = None,
@@ -95,7 +95,7 @@ class ChasquiEnqueueOperator(BaseOperator):
         self.batch = batch
         self.job_name = job_name
         self.job_id = job_id
-        self.unique_for = unique_for
+        self.dedup_ttl = dedup_ttl
         self.delay = delay
         self.run_at = run_at
         self.job_retry = job_retry
@@ -110,48 +110,51 @@ class ChasquiEnqueueOperator(BaseOperator):
         self.cancel_on_kill = cancel_on_kill
         self.chasqui_conn_id = chasqui_conn_id
         # Rendering puts the text of a .json file in the place of its name.
-        self._files = {
-            name for name in ("payload", "payloads", "batch") if _is_file(getattr(self, name))
+        self._json_file_fields = {
+            name for name in ("payload", "payloads", "batch") if _is_json_file(getattr(self, name))
         }
-        self._handle: Handle | None = None
+        self._handle: EnqueueHandle | None = None
 
     def execute(self, context: Context) -> Any:
-        with no_retry_of_bad_input(), ChasquiHook(self.chasqui_conn_id) as hook:
-            order = self._order(context)
+        with fail_without_retry(), ChasquiHook(self.chasqui_conn_id) as hook:
+            order = self._build_request(context)
             name = hook.queue(self.queue_name).name
-            handle = self._handle = order.handle(name)
+            handle = self._handle = order.handle_for(name)
             ti = context["ti"]
-            ti.xcom_push(key=XCOM_KEY, value=page_link(self.chasqui_conn_id, name, **handle.place))
-            sent = send(
-                hook.queue(name), order, replay=self.on_retry == "replay", say=self.log.info
+            ti.xcom_push(
+                key=LINK_XCOM_KEY,
+                value=build_page_url(self.chasqui_conn_id, name, **handle.ui_query),
             )
-            if sent.fresh:
-                in_task.count("jobs_enqueued", sent.handle.total, name)
-            self._emit(context, sent.handle)
+            sent = enqueue_once(
+                hook.queue(name), order, replay_dead=self.on_retry == "replay", log=self.log.info
+            )
+            if sent.created:
+                task_stats.incr("jobs_enqueued", sent.handle.total, name)
+            self._set_outlet_extra(context, sent.handle)
             if not self.wait_for_completion:
-                return sent.handle.returned(self._kind)
+                return sent.handle.to_xcom(self._payload_kind)
             event = None
             if self.deferrable:
-                if not sent.fresh:
-                    event = self._ended(hook, sent.handle, sent.since)
+                if not sent.created:
+                    event = self._event_if_finished(hook, sent.handle, sent.events_after)
                 if event is None:
-                    self._defer(sent.handle, sent.since)
+                    self._defer(sent.handle, sent.events_after)
             if event is None:
-                timeout = options.span(self.wait_timeout, "wait_timeout")
-                event = self._wait(hook, sent.handle, sent.since, timeout)
-            return self._finish(context, hook, event)
+                timeout = _parsing.parse_duration(self.wait_timeout, "wait_timeout")
+                event = self._wait(hook, sent.handle, sent.events_after, timeout)
+            return self._complete(context, hook, event)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the trigger fired."""
         with ChasquiHook(self.chasqui_conn_id) as hook:
-            return self._finish(context, hook, event)
+            return self._complete(context, hook, event)
 
     def on_kill(self) -> None:
         """Cancel what was sent and has not ended."""
         handle = self._handle
         if handle is None or not self.cancel_on_kill:
             return
-        from airflow_provider_chasqui.core.ops.cancelling import cancel_batch
+        from airflow_provider_chasqui.core.commands.delayed import cancel_batch
 
         with ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(handle.queue_name)
@@ -159,72 +162,76 @@ class ChasquiEnqueueOperator(BaseOperator):
                 queue.cancel(handle.first_job_id)
             else:
                 now_ms = time.time_ns() // 1_000_000
-                queue.drive.flow(cancel_batch(queue.keys, handle.batch_id, now_ms))
-        self.log.info("Cancelled what had not ended of %s", handle.words)
+                queue.client.run_flow(cancel_batch(queue.keys, handle.batch_id, now_ms))
+        self.log.info("Cancelled what had not ended of %s", handle.description)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Tell OpenLineage that this task writes to the queue."""
-        from airflow_provider_chasqui.assets.chasqui import lineage_of_queue
+        from airflow_provider_chasqui.assets.chasqui import queue_lineage
 
-        return lineage_of_queue(self.chasqui_conn_id, self.queue_name, output=True)
+        return queue_lineage(self.chasqui_conn_id, self.queue_name, output=True)
 
     @property
-    def _kind(self) -> str:
+    def _payload_kind(self) -> str:
         given = [name for name in ("payloads", "batch") if getattr(self, name) is not None]
         if len(given) > 1 or (given and self.payload is not None):
-            raise BadInput("give payload, payloads or batch; not several of them")
+            raise InvalidArgument("give payload, payloads or batch; not several of them")
         if given and self.job_id is not None:
-            raise BadInput("job_id is for a single payload; the jobs of a batch have ids of theirs")
-        if self.on_retry not in _ON_RETRY:
-            raise BadInput(f"on_retry is one of {', '.join(_ON_RETRY)}; not {self.on_retry!r}")
+            raise InvalidArgument(
+                "job_id is for a single payload; the jobs of a batch have ids of theirs"
+            )
+        if self.on_retry not in _ON_RETRY_VALUES:
+            raise InvalidArgument(
+                f"on_retry is one of {', '.join(_ON_RETRY_VALUES)}; not {self.on_retry!r}"
+            )
         if self.job_id is not None and self.on_retry != "reattach":
-            raise BadInput("an id of your own is sent once: on_retry can only be 'reattach'")
+            raise InvalidArgument("an id of your own is sent once: on_retry can only be 'reattach'")
         return given[0] if given else "payload"
 
-    def _order(self, context: Context) -> Order:
-        kind = self._kind
+    def _build_request(self, context: Context) -> EnqueueRequest:
+        kind = self._payload_kind
         value = getattr(self, kind)
-        if kind in self._files:
-            value = options.from_file(value, kind)
+        if kind in self._json_file_fields:
+            value = _parsing.parse_json(value, kind)
         ti = context["ti"]
-        return Order(
-            payloads=[value] if kind == "payload" else options.listed(value, kind),
-            batch_id=derived_id(ti, with_try=self.on_retry == "resubmit"),
+        return EnqueueRequest(
+            payloads=[value] if kind == "payload" else _parsing.parse_payloads(value, kind),
+            batch_id=derive_id(ti, per_try=self.on_retry == "resubmit"),
             job_id=self.job_id,
-            unique_for=self.unique_for,
-            name=self.job_name,
-            delay=options.span(self.delay, "delay"),
-            at=options.instant(self.run_at, "run_at"),
-            retry=options.retry(self.job_retry),
+            dedup_ttl=self.dedup_ttl,
+            job_name=self.job_name,
+            delay=_parsing.parse_duration(self.delay, "delay"),
+            run_at=_parsing.parse_datetime(self.run_at, "run_at"),
+            retry=_parsing.parse_retry_policy(self.job_retry),
             source=f"airflow:{ti.dag_id}/{ti.run_id}/{ti.task_id}",
         )
 
-    def _emit(self, context: Context, handle: Handle) -> None:
+    def _set_outlet_extra(self, context: Context, handle: EnqueueHandle) -> None:
         from airflow_provider_chasqui.assets.chasqui import SCHEME
 
         for outlet in self.outlets or ():
             if str(getattr(outlet, "uri", "")).startswith(f"{SCHEME}://"):
                 events: Any = context["outlet_events"]
-                events[outlet].extra = {"count": handle.total, **handle.place}
+                events[outlet].extra = {"count": handle.total, **handle.ui_query}
 
-    def _defer(self, handle: Handle, since: str) -> None:
+    def _defer(self, handle: EnqueueHandle, events_after: str) -> None:
         self.defer(
-            trigger=self._trigger(handle, since),
+            trigger=self._build_trigger(handle, events_after),
             method_name="execute_complete",
-            timeout=options.span(self.wait_timeout, "wait_timeout"),
+            timeout=_parsing.parse_duration(self.wait_timeout, "wait_timeout"),
         )
 
-    def _trigger(self, handle: Handle, since: str) -> Any:
+    def _build_trigger(self, handle: EnqueueHandle, events_after: str) -> Any:
         from airflow_provider_chasqui.triggers.batch import ChasquiBatchTrigger
         from airflow_provider_chasqui.triggers.job import ChasquiJobTrigger
 
         common: dict[str, Any] = {
             "queue_name": handle.queue_name,
-            "since": since,
+            "events_after": events_after,
             "cancel_on_kill": self.cancel_on_kill,
             "chasqui_conn_id": self.chasqui_conn_id,
         }
-        if self._kind == "payload":
+        if self._payload_kind == "payload":
             return ChasquiJobTrigger(job_id=handle.first_job_id, **common)
         return ChasquiBatchTrigger(
             batch_id=handle.batch_id or "",
@@ -235,59 +242,63 @@ class ChasquiEnqueueOperator(BaseOperator):
             **common,
         )
 
-    def _ended(self, hook: ChasquiHook, handle: Handle, since: str) -> dict[str, Any] | None:
+    def _event_if_finished(
+        self, hook: ChasquiHook, handle: EnqueueHandle, events_after: str
+    ) -> dict[str, Any] | None:
         """Return how it ended if it has ended already, which often is so on another try.
 
         That is not deferred: a scheduler that hears of the end of this process only after the task
         was resumed takes the resumed one for killed.
         """
         try:
-            return self._wait(hook, handle, since, _LOOK)
+            return self._wait(hook, handle, events_after, _QUICK_CHECK_TIMEOUT)
         except WaitTimeout:
             return None
 
     def _wait(
-        self, hook: ChasquiHook, handle: Handle, since: str, timeout: timedelta | None
+        self, hook: ChasquiHook, handle: EnqueueHandle, events_after: str, timeout: timedelta | None
     ) -> dict[str, Any]:
-        from airflow_provider_chasqui.triggers import waits
+        from airflow_provider_chasqui.triggers import _waiting
 
-        source = waits.Source(self.chasqui_conn_id, handle.queue_name, hook)
-        if self._kind == "payload":
-            wait = waits.wait_job(source, handle.first_job_id, since)
+        source = _waiting.QueueSource(self.chasqui_conn_id, handle.queue_name, hook)
+        if self._payload_kind == "payload":
+            wait = _waiting.wait_job(source, handle.first_job_id, events_after)
         else:
-            wait = waits.wait_batch(
-                source, handle.batch_id or "", since, self._limit, self.log.info,
+            wait = _waiting.wait_batch(
+                source, handle.batch_id or "", events_after, self._failure_limit, self.log.info,
                 self.progress_interval,
             )  # fmt: skip
-        return waits.here(wait, timeout, handle.words)
+        return _waiting.wait_in_process(wait, timeout, handle.description)
 
     @property
-    def _limit(self) -> Any:
-        from airflow_provider_chasqui.triggers.waits import Limit
+    def _failure_limit(self) -> Any:
+        from airflow_provider_chasqui.triggers._waiting import FailureLimit
 
-        return Limit(self.max_failed, self.max_failed_ratio, self.fail_fast)
+        return FailureLimit(self.max_failed, self.max_failed_ratio, self.fail_fast)
 
-    def _finish(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
-        from airflow_provider_chasqui.triggers import waits
+    def _complete(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
+        from airflow_provider_chasqui.triggers import _waiting
 
-        one = self._kind == "payload"
-        in_task.waited("job_wait" if one else "batch_wait", context, event.get("queue_name", ""))
+        one = self._payload_kind == "payload"
+        task_stats.record_wait(
+            "job_wait" if one else "batch_wait", context, event.get("queue_name", "")
+        )
         if one:
-            waits.judge_job(event, self.queue_name)
+            _waiting.check_job_event(event, self.queue_name)
         else:
-            counts = waits.judge_batch(event, self.queue_name, self._limit)
+            counts = _waiting.check_batch_event(event, self.queue_name, self._failure_limit)
             context["ti"].xcom_push(key="counts", value=counts)
-        handle = Handle.of(event)
-        self.log.info("All of %s has ended", handle.words)
-        if one or (self._kind == "payloads" and handle.total <= _RESULTS):
+        handle = EnqueueHandle.from_event(event)
+        self.log.info("All of %s has ended", handle.description)
+        if one or (self._payload_kind == "payloads" and handle.total <= _MAX_RESULTS):
             ids = handle.job_ids()
             kept = hook.queue(handle.queue_name).results(ids)
             if one and kept:
                 context["ti"].xcom_push(key="result", value=kept[ids[0]])
             elif kept:
                 context["ti"].xcom_push(key="results", value=[kept.get(each) for each in ids])
-        return handle.returned(self._kind)
+        return handle.to_xcom(self._payload_kind)
 
 
-def _is_file(value: Any) -> bool:
+def _is_json_file(value: Any) -> bool:
     return isinstance(value, str) and value.endswith(".json")

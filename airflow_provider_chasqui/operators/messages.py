@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import BaseOperator
 
-from airflow_provider_chasqui.core.lease import Held, LeaseConfig, held, token_of
-from airflow_provider_chasqui.core.ops import watching
+from airflow_provider_chasqui.core.commands import watchers
+from airflow_provider_chasqui.core.lease import (
+    LeaseConfig,
+    LeaseHandle,
+    encode_token,
+    resolve_handle,
+)
+from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
-from airflow_provider_chasqui.hooks.stats import in_task
-from airflow_provider_chasqui.policies import no_retry_of_bad_input
+from airflow_provider_chasqui.retry_policies import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,13 +26,13 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.core.job import Job
     from airflow_provider_chasqui.lease import Lease, LeaseQueue
 
-HOUR = timedelta(hours=1)
-_MS = timedelta(milliseconds=1)
-_SHRINK = 20
-GOOD = frozenset({"success", "skipped"})
+DEFAULT_LEASE_TTL = timedelta(hours=1)
+_MILLISECOND = timedelta(milliseconds=1)
+_BATCH_SHRINK_FACTOR = 20
+SUCCESS_STATES = frozenset({"success", "skipped"})
 
 
-class _LeasingOperator(BaseOperator):
+class _MessageLeaseOperator(BaseOperator):
     """What both ends of a lease agree on."""
 
     template_fields: Sequence[str] = ("queue_name", "chasqui_conn_id")
@@ -36,88 +41,94 @@ class _LeasingOperator(BaseOperator):
         self,
         *,
         queue_name: str,
-        lease: timedelta = HOUR,
+        lease_ttl: timedelta = DEFAULT_LEASE_TTL,
         max_attempts: int = 5,
         chasqui_conn_id: str = DEFAULT_CONN_ID,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.lease = lease
+        self.lease_ttl = lease_ttl
         self.max_attempts = max_attempts
         self.chasqui_conn_id = chasqui_conn_id
 
-    def _open(self, hook: ChasquiHook) -> LeaseQueue:
+    def _open_lease_queue(self, hook: ChasquiHook) -> LeaseQueue:
         from airflow_provider_chasqui.lease import LeaseQueue
 
         settings = hook.settings
         config = LeaseConfig(
             group=settings.config.group,
-            visibility_timeout=self.lease,
-            reclaim_after=self.lease,
+            visibility_timeout=self.lease_ttl,
+            claim_after=self.lease_ttl,
             max_deliveries=self.max_attempts,
         )
         return LeaseQueue(self.queue_name, settings.target, config=config, dialect=settings.dialect)
 
 
-class ChasquiTakeMessagesOperator(_LeasingOperator):
-    """Leases up to `max_batch` messages to this DAG run; skips what follows if there are none.
+class ChasquiLeaseMessagesOperator(_MessageLeaseOperator):
+    """Leases up to `max_messages` messages to this DAG run; skips what follows if there are none.
 
     The lease is the run's: a retry of this task has the same messages again. XCom: a list of
-    messages as `messages_of` gives them, each with the `token` that settles it.
+    messages as `get_messages` gives them, each with the `token` that settles it.
     """
 
     ui_color = "#f3e3d3"
 
-    def __init__(self, *, max_batch: int = 100, **kwargs: Any) -> None:
+    def __init__(self, *, max_messages: int = 100, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.max_batch = max_batch
+        self.max_messages = max_messages
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        holder = holder_of(context)
+        holder = lease_owner(context)
         with (
-            no_retry_of_bad_input(),
+            fail_without_retry(),
             ChasquiHook(self.chasqui_conn_id) as hook,
-            self._open(hook) as queue,
+            self._open_lease_queue(hook) as queue,
         ):
             group = queue.config.group
-            queue.drive.flow(watching.left(queue.keys, group, int(self.lease / _MS)))
-            again = queue.drive.flow(watching.held_by(queue.keys, group, holder, self.max_batch))
+            queue.client.run_flow(
+                watchers.count_available(queue.keys, group, int(self.lease_ttl / _MILLISECOND))
+            )
+            again = queue.client.run_flow(
+                watchers.entries_held_by(queue.keys, group, holder, self.max_messages)
+            )
             taken = [
-                _message(entry.id, entry.job, _token(queue.name, entry, count, holder))
+                _message_json(
+                    entry.id, entry.job, _encode_lease_token(queue.name, entry, count, holder)
+                )
                 for entry, count in again
             ]
             if not taken:
-                leases = self._lease(queue, holder)
-                taken = [_message(each.id, each.job, each.token) for each in leases]
+                leases = self._lease_messages(queue, holder)
+                taken = [_message_json(each.entry_id, each.job, each.token) for each in leases]
         if not taken:
             raise AirflowSkipException(f"the queue {self.queue_name!r} holds no messages")
         self.log.info("Took %d messages of %s", len(taken), self.queue_name)
-        in_task.count("messages_taken", len(taken), self.queue_name)
+        task_stats.incr("messages_leased", len(taken), self.queue_name)
         return taken
 
-    def _lease(self, queue: LeaseQueue, holder: str) -> list[Lease]:
+    def _lease_messages(self, queue: LeaseQueue, owner: str) -> list[Lease]:
         """Lease a batch; the more often its first message came back, the smaller.
 
         One bad message makes its whole batch come back: so it soon stands alone, and the others are
         handed in without it.
         """
-        first = queue.lease(holder, 1)
+        first = queue.lease(owner, 1)
         if not first:
             return []
-        size = max(1, self.max_batch // _SHRINK ** (first[0].deliveries - 1))
-        return first + (queue.lease(holder, size - 1) if size > 1 else [])
+        size = max(1, self.max_messages // _BATCH_SHRINK_FACTOR ** (first[0].deliveries - 1))
+        return first + (queue.lease(owner, size - 1) if size > 1 else [])
 
 
-class ChasquiSettleMessagesOperator(_LeasingOperator):
+class ChasquiAckMessagesOperator(_MessageLeaseOperator):
     """Hands messages in if everything before it went well; else they come back after a while.
 
     Of tasks that are mapped over the messages, only the messages of failed ones come back. A
     message that came back `max_attempts` times becomes a letter. This task fails where it had to
     hand messages back, so that the run shows it.
 
-    :param messages: what ChasquiTakeMessagesOperator returned.
-    :param watched_tasks: the tasks that must go well; without them, all that are before this one.
+    :param messages: what ChasquiLeaseMessagesOperator returned.
+    :param required_task_ids: the tasks that must go well; without them, all that are before this one.
     :param retry_after: how long messages that were handed back stay away.
     """
 
@@ -128,63 +139,67 @@ class ChasquiSettleMessagesOperator(_LeasingOperator):
         self,
         *,
         messages: Any,
-        watched_tasks: Sequence[str] = (),
+        required_task_ids: Sequence[str] = (),
         retry_after: timedelta = timedelta(seconds=30),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs | {"trigger_rule": "all_done"})
         self.messages = messages
-        self.watched_tasks = tuple(watched_tasks)
+        self.required_task_ids = tuple(required_task_ids)
         self.retry_after = retry_after
 
     def execute(self, context: Context) -> dict[str, int]:
         tokens = [message["token"] for message in self.messages or ()]
         if not tokens:
             raise AirflowSkipException("there are no messages to settle")
-        bad = self._failed_tasks(context)
-        back = _handed_back(bad, tokens)
-        spent = [each for each in back if self._is_spent(each)]
+        bad = self._failed_task_states(context)
+        back = _tokens_to_release(bad, tokens)
+        spent = [each for each in back if self._attempts_exhausted(each)]
         again = [each for each in back if each not in spent]
         done = [each for each in tokens if each not in back]
         why = f"these tasks did not go well: {', '.join(sorted(bad))}"
         with (
-            no_retry_of_bad_input(),
+            fail_without_retry(),
             ChasquiHook(self.chasqui_conn_id) as hook,
-            self._open(hook) as queue,
+            self._open_lease_queue(hook) as queue,
         ):
             if done:
                 queue.ack(*done)
             if spent:
-                queue.bury(*spent, error=f"taken {self.max_attempts} times; {why}")
+                queue.dead_letter(*spent, error=f"taken {self.max_attempts} times; {why}")
             if again:
                 queue.nack(*again, delay=self.retry_after, as_retry=True)
         self.log.info("Handed in %d messages of %s", len(done), self.queue_name)
-        in_task.count("messages_handed_in", len(done), self.queue_name)
-        in_task.count("messages_handed_back", len(again), self.queue_name)
-        in_task.count("messages_buried", len(spent), self.queue_name)
+        task_stats.incr("messages_acked", len(done), self.queue_name)
+        task_stats.incr("messages_released", len(again), self.queue_name)
+        task_stats.incr("messages_dead_lettered", len(spent), self.queue_name)
         if not bad:
-            return {"handed_in": len(done)}
+            return {"acked": len(done)}
         raise AirflowFailException(
             f"{len(again)} messages of {self.queue_name!r} were handed back and {len(spent)} are "
             f"letters now, because {why}"
         )
 
-    def _is_spent(self, token: str) -> bool:
-        return held(token, self.queue_name).deliveries >= self.max_attempts
+    def _attempts_exhausted(self, token: str) -> bool:
+        return resolve_handle(token, self.queue_name).deliveries >= self.max_attempts
 
-    def _failed_tasks(self, context: Context) -> dict[str, Any]:
+    def _failed_task_states(self, context: Context) -> dict[str, Any]:
         """The tasks that did not go well: those that are mapped as `task_id_index`."""
         ti = context["ti"]
         run_id = context["run_id"]
-        wanted = list(self.watched_tasks or self.upstream_task_ids)
+        wanted = list(self.required_task_ids or self.upstream_task_ids)
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=wanted, run_ids=[run_id])
-        return {task: state for task, state in states.get(run_id, {}).items() if state not in GOOD}
+        return {
+            task: state
+            for task, state in states.get(run_id, {}).items()
+            if state not in SUCCESS_STATES
+        }
 
 
-def _handed_back(bad: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
+def _tokens_to_release(failed_tasks: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
     """Return what must come back: of tasks mapped over the messages only the failed ones' own."""
     indexes = set()
-    for task in bad:
+    for task in failed_tasks:
         index = task.rpartition("_")[2]
         if not (index.isdecimal() and int(index) < len(tokens)):
             return list(tokens)
@@ -192,25 +207,27 @@ def _handed_back(bad: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
     return [token for index, token in enumerate(tokens) if index in indexes]
 
 
-def holder_of(context: Context) -> str:
+def lease_owner(context: Context) -> str:
     """The name under which a DAG run holds messages."""
     return f"airflow/{context['ti'].dag_id}/{context['run_id']}"
 
 
-def _token(queue_name: str, entry: Any, count: int, holder: str) -> str:
+def _encode_lease_token(queue_name: str, entry: Any, deliveries: int, owner: str) -> str:
     job = entry.job
-    return token_of(
-        Held(queue_name, entry.id, holder, count, 0, job.id, job.name, count + job.attempt)
+    return encode_token(
+        LeaseHandle(
+            queue_name, entry.id, owner, deliveries, 0, job.id, job.name, deliveries + job.attempt
+        )
     )
 
 
-def _message(entry_id: str, job: Job, token: str) -> dict[str, Any]:
-    from airflow_provider_chasqui.core.jsonable import payload_of
+def _message_json(entry_id: str, job: Job, token: str) -> dict[str, Any]:
+    from airflow_provider_chasqui.core.json_values import job_payload
 
     return {
         "id": job.id,
         "name": job.name,
-        "payload": payload_of(job),
+        "payload": job_payload(job),
         "entry_id": entry_id,
         "created_at_ms": job.created_at_ms,
         "attempt": job.attempt,

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from airflow_provider_chasqui.core.errors import MissingSoftware
+from airflow_provider_chasqui.core.errors import MissingDependency
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:
         from airflow_provider_chasqui.spark.java_home import use_java
 
         use_java()
-    except MissingSoftware as error:
+    except MissingDependency as error:
         task = getattr(task_instance, "task", None)
         if ".spark." in type(task).__module__:
             # Not an error yet: a session through Spark Connect needs no Java here.

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
-from airflow_provider_chasqui.links.job import XCOM_KEY, ChasquiJobLink, page_link
-from airflow_provider_chasqui.policies import no_retry_of_bad_input
-from airflow_provider_chasqui.sensors.waiting import WaitingSensor
+from airflow_provider_chasqui.links.job import LINK_XCOM_KEY, ChasquiJobLink, build_page_url
+from airflow_provider_chasqui.retry_policies import fail_without_retry
+from airflow_provider_chasqui.sensors._base import ChasquiSensorBase
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_chasqui.triggers.waits import Limit, Source
+    from airflow_provider_chasqui.triggers._waiting import FailureLimit, QueueSource
 
 
-class ChasquiBatchSensor(WaitingSensor):
+class ChasquiBatchSensor(ChasquiSensorBase):
     """Waits until every job of a batch is done or dead; shows the progress in the log.
 
     Returns the counts and the ids of the first dead jobs.
@@ -32,7 +32,7 @@ class ChasquiBatchSensor(WaitingSensor):
 
     template_fields: Sequence[str] = ("batch", "queue_name", "chasqui_conn_id")
     operator_extra_links = (ChasquiJobLink(),)
-    timed_as = "batch_wait"
+    stat_name = "batch_wait"
 
     def __init__(
         self,
@@ -54,32 +54,34 @@ class ChasquiBatchSensor(WaitingSensor):
         self.progress_interval = progress_interval
 
     def execute(self, context: Context) -> Any:
-        with no_retry_of_bad_input():
-            self._resolve()
+        with fail_without_retry():
+            self._resolve_batch()
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        self._resolve()
+        self._resolve_batch()
         return super().execute_complete(context, event)
 
-    def _resolve(self) -> None:
+    def _resolve_batch(self) -> None:
         """Read the handle; a queue name that was given wins over the handle's."""
         if isinstance(self.batch, dict):
             try:
                 self.queue_name = self.queue_name or self.batch["queue_name"]
                 self.batch = self.batch["batch_id"]
             except KeyError:
-                raise BadInput(
+                raise InvalidArgument(
                     "batch is the handle that ChasquiEnqueueOperator(batch=...) returned, or an id"
                 ) from None
         if not isinstance(self.batch, str) or not self.queue_name:
-            raise BadInput("the sensor needs the handle of a batch, or its id and queue_name")
+            raise InvalidArgument(
+                "the sensor needs the handle of a batch, or its id and queue_name"
+            )
 
-    def announce(self, context: Context) -> None:
-        link = page_link(self.chasqui_conn_id, self.queue_name or "", batch=self.batch)
-        context["ti"].xcom_push(key=XCOM_KEY, value=link)
+    def push_link(self, context: Context) -> None:
+        link = build_page_url(self.chasqui_conn_id, self.queue_name or "", batch=self.batch)
+        context["ti"].xcom_push(key=LINK_XCOM_KEY, value=link)
 
-    def trigger(self) -> Any:
+    def build_trigger(self) -> Any:
         from airflow_provider_chasqui.triggers.batch import ChasquiBatchTrigger
 
         return ChasquiBatchTrigger(
@@ -93,36 +95,36 @@ class ChasquiBatchSensor(WaitingSensor):
         )
 
     @property
-    def _limit(self) -> Limit:
-        from airflow_provider_chasqui.triggers.waits import Limit
+    def _failure_limit(self) -> FailureLimit:
+        from airflow_provider_chasqui.triggers._waiting import FailureLimit
 
-        return Limit(self.max_failed, self.max_failed_ratio, self.fail_fast)
+        return FailureLimit(self.max_failed, self.max_failed_ratio, self.fail_fast)
 
-    def wait(self, source: Source) -> Any:
-        from airflow_provider_chasqui.triggers.waits import wait_batch
+    def wait(self, source: QueueSource) -> Any:
+        from airflow_provider_chasqui.triggers._waiting import wait_batch
 
         return wait_batch(
-            source, self.batch, "0-0", self._limit, self.log.info, self.progress_interval
+            source, self.batch, "0-0", self._failure_limit, self.log.info, self.progress_interval
         )
 
-    def judge(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
-        from airflow_provider_chasqui.triggers.waits import judge_batch
+    def check_event(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
+        from airflow_provider_chasqui.triggers._waiting import check_batch_event
 
-        return judge_batch(event, self.queue_name or "", self._limit)
+        return check_batch_event(event, self.queue_name or "", self._failure_limit)
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        from airflow_provider_chasqui.triggers.waits import Teller, batch_event
-        from airflow_provider_chasqui.triggers.watch import BatchSight
+        from airflow_provider_chasqui.triggers._event_follower import BatchSnapshot
+        from airflow_provider_chasqui.triggers._waiting import ProgressLogger, batch_event
 
-        self.announce(context)
+        self.push_link(context)
         with ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
-            seen = queue.batch(self.batch)
-            sight = BatchSight(seen, seen.done, seen.dead)
-            Teller(self.batch, self.log.info, 0).tell(sight)
-            broken = self.fail_fast and self._limit.broken(seen.dead, seen.total)
+            seen = queue.batch_progress(self.batch)
+            sight = BatchSnapshot(seen, seen.done, seen.dead)
+            ProgressLogger(self.batch, self.log.info, 0).update(sight)
+            broken = self.fail_fast and self._failure_limit.is_exceeded(seen.dead, seen.total)
             if not seen.finished and not broken:
                 return False
             event = {"queue_name": queue.name} | batch_event(self.batch, sight)
-            event["dead_ids"] = queue.dead_in_batch(self.batch, limit=100) if seen.dead else []
-            return PokeReturnValue(True, self.ended(context, hook, event))
+            event["dead_ids"] = queue.dead_job_ids(self.batch, limit=100) if seen.dead else []
+            return PokeReturnValue(True, self.finish(context, hook, event))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import PokeReturnValue
 
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
-from airflow_provider_chasqui.sensors.waiting import WaitingSensor
+from airflow_provider_chasqui.sensors._base import ChasquiSensorBase
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_chasqui.triggers.waits import Room, Source
+    from airflow_provider_chasqui.triggers._waiting import DepthLimits, QueueSource
 
 
-class ChasquiQueueDepthSensor(WaitingSensor):
+class ChasquiQueueDepthSensor(ChasquiSensorBase):
     """Waits until a queue is no deeper than every limit that is given; returns the depth.
 
     :param max_waiting: jobs that no worker has taken yet.
@@ -30,7 +30,7 @@ class ChasquiQueueDepthSensor(WaitingSensor):
         "queue_name", "max_waiting", "max_running", "max_lag", "max_delayed", "max_dead",
         "chasqui_conn_id",
     )  # fmt: skip
-    timed_as = "depth_wait"
+    stat_name = "depth_wait"
 
     def __init__(
         self,
@@ -53,46 +53,46 @@ class ChasquiQueueDepthSensor(WaitingSensor):
         self.max_dead = max_dead
 
     @property
-    def _limits(self) -> dict[str, int | None]:
+    def _limit_values(self) -> dict[str, int | None]:
         names = ("max_waiting", "max_running", "max_lag", "max_delayed", "max_dead")
         given = {name: getattr(self, name) for name in names}
         return {name: None if value is None else int(value) for name, value in given.items()}
 
     @property
-    def _room(self) -> Room:
-        from airflow_provider_chasqui.triggers.waits import Room
+    def _depth_limits(self) -> DepthLimits:
+        from airflow_provider_chasqui.triggers._waiting import DepthLimits
 
-        return Room(**self._limits)
+        return DepthLimits(**self._limit_values)
 
-    def trigger(self) -> Any:
+    def build_trigger(self) -> Any:
         from airflow_provider_chasqui.triggers.depth import ChasquiQueueDepthTrigger
 
         return ChasquiQueueDepthTrigger(
             queue_name=self.queue_name,
             poll_interval=float(self.poke_interval),
             chasqui_conn_id=self.chasqui_conn_id,
-            **self._limits,
+            **self._limit_values,
         )
 
-    def wait(self, source: Source) -> Any:
-        from airflow_provider_chasqui.triggers.waits import wait_depth
+    def wait(self, source: QueueSource) -> Any:
+        from airflow_provider_chasqui.triggers._waiting import wait_depth
 
-        return wait_depth(source, self._room, float(self.poke_interval), self.log.info)
+        return wait_depth(source, self._depth_limits, float(self.poke_interval), self.log.info)
 
-    def judge(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
-        from airflow_provider_chasqui.triggers.waits import raise_error
+    def check_event(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
+        from airflow_provider_chasqui.triggers._waiting import raise_from_event
 
-        if event.get("status") != "room":
-            raise_error(event, self.queue_name)
+        if event.get("status") != "below_limits":
+            raise_from_event(event, self.queue_name)
         return {name: count for name, count in event.items() if name != "status"}
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        from airflow_provider_chasqui.triggers.waits import depth_event
+        from airflow_provider_chasqui.triggers._waiting import depth_event
 
         with ChasquiHook(self.chasqui_conn_id) as hook:
             depth = hook.queue(self.queue_name).depth()
-            over = self._room.over(depth)
+            over = self._depth_limits.exceeded(depth)
             if over:
                 self.log.info("The queue %r has no room yet: %s", self.queue_name, ", ".join(over))
                 return False
-            return PokeReturnValue(True, self.ended(context, hook, depth_event(depth)))
+            return PokeReturnValue(True, self.finish(context, hook, depth_event(depth)))

@@ -11,38 +11,38 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.providers.common.compat.sdk import AirflowFailException, conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
 from airflow_provider_chasqui.hooks.rsmq import RsmqHook
-from airflow_provider_chasqui.policies import no_retry_of_bad_input
+from airflow_provider_chasqui.retry_policies import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_chasqui.core.rsmq import RsmqMessage
+    from airflow_provider_chasqui.core.rsmq_types import RsmqMessage
     from airflow_provider_chasqui.rsmq.client import RsmqClient
 
-Take = Literal["receive", "pop", "peek"]
+ReceiveMode = Literal["receive", "pop", "peek"]
 
 
 class RsmqSensor(BaseSensorOperator):
     """Waits until an RSMQ queue has a visible message, and returns up to `max_messages` of them.
 
-    :param rsmq_queue: the queue.
-    :param take: "receive" hides them for `vt` seconds, and whoever handles them must delete them;
+    :param rsmq_queue_name: the queue.
+    :param receive_mode: "receive" hides them for `vt` seconds, and whoever handles them must delete them;
         "pop" deletes them at once; "peek" leaves them where they are.
     :param deferrable: wait in the triggerer, holding no worker slot. A realtime sender wakes it at
         once, else it looks every `poke_interval` seconds.
     """
 
-    template_fields: Sequence[str] = ("rsmq_queue", "namespace", "rsmq_conn_id")
+    template_fields: Sequence[str] = ("rsmq_queue_name", "namespace", "rsmq_conn_id")
     ui_color = "#d9e6ea"
 
     def __init__(
         self,
         *,
-        rsmq_queue: str,
-        take: Take = "receive",
+        rsmq_queue_name: str,
+        receive_mode: ReceiveMode = "receive",
         max_messages: int = 1,
         vt: int | timedelta | None = None,
         namespace: str = "rsmq",
@@ -52,12 +52,14 @@ class RsmqSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if take not in ("receive", "pop", "peek"):
-            raise BadInput(f"take is 'receive', 'pop' or 'peek', not {take!r}")
+        if receive_mode not in ("receive", "pop", "peek"):
+            raise InvalidArgument(
+                f"receive_mode is 'receive', 'pop' or 'peek', not {receive_mode!r}"
+            )
         if max_messages < 1:
-            raise BadInput(f"max_messages must be at least 1, not {max_messages}")
-        self.rsmq_queue = rsmq_queue
-        self.take = take
+            raise InvalidArgument(f"max_messages must be at least 1, not {max_messages}")
+        self.rsmq_queue_name = rsmq_queue_name
+        self.receive_mode = receive_mode
         self.max_messages = max_messages
         self.vt = vt
         self.namespace = namespace
@@ -68,56 +70,56 @@ class RsmqSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
             return super().execute(context)
-        return self._go_on(time.time() + self.timeout)
+        return self._receive_or_defer(time.time() + self.timeout)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Take the messages that the trigger saw; if somebody was faster, wait again."""
         if "error" in event:
             raise AirflowFailException(event["error"])
-        return self._go_on(event["until"])
+        return self._receive_or_defer(event["deadline"])
 
-    def _go_on(self, until: float) -> Any:
-        with no_retry_of_bad_input():
-            messages = self._take()
+    def _receive_or_defer(self, deadline: float) -> Any:
+        with fail_without_retry():
+            messages = self._fetch_messages()
         if messages:
             return messages
         from airflow_provider_chasqui.triggers.rsmq import RsmqMessageTrigger
 
         trigger = RsmqMessageTrigger(
-            rsmq_queue=self.rsmq_queue,
+            rsmq_queue_name=self.rsmq_queue_name,
             namespace=self.namespace,
             units=self.units,
             poll_interval=self.poke_interval,
-            until=until,
+            deadline=deadline,
             rsmq_conn_id=self.rsmq_conn_id,
         )
         return self.defer(
             trigger=trigger,
             method_name="execute_complete",
-            timeout=timedelta(seconds=max(0.1, until - time.time())),
+            timeout=timedelta(seconds=max(0.1, deadline - time.time())),
         )
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
-        with no_retry_of_bad_input():
-            messages = self._take()
+        with fail_without_retry():
+            messages = self._fetch_messages()
         return PokeReturnValue(bool(messages), messages)
 
-    def _take(self) -> list[dict[str, Any]]:
+    def _fetch_messages(self) -> list[dict[str, Any]]:
         with RsmqHook(self.rsmq_conn_id, namespace=self.namespace, units=self.units) as hook:
-            if self.take == "peek":
-                found = hook.peek_messages(self.rsmq_queue, limit=self.max_messages)
+            if self.receive_mode == "peek":
+                found = hook.peek_messages(self.rsmq_queue_name, limit=self.max_messages)
             else:
                 found = self._receive(hook.client)
-        return [_plain(message) for message in found]
+        return [_to_xcom(message) for message in found]
 
     def _receive(self, client: RsmqClient) -> list[RsmqMessage]:
         found: list[RsmqMessage] = []
         seen: set[str] = set()
         while len(found) < self.max_messages:
-            if self.take == "pop":
-                message = client.pop_message(self.rsmq_queue)
+            if self.receive_mode == "pop":
+                message = client.pop_message(self.rsmq_queue_name)
             else:
-                message = client.receive_message(self.rsmq_queue, vt=self.vt)
+                message = client.receive_message(self.rsmq_queue_name, vt=self.vt)
             if message is None or message.id in seen:  # with vt 0 the same one comes again
                 break
             seen.add(message.id)
@@ -125,7 +127,7 @@ class RsmqSensor(BaseSensorOperator):
         return found
 
 
-def _plain(message: RsmqMessage) -> dict[str, Any]:
+def _to_xcom(message: RsmqMessage) -> dict[str, Any]:
     return {
         name: value
         for name, value in asdict(message).items()

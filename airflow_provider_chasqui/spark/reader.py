@@ -8,17 +8,17 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from airflow_provider_chasqui.core.batch import job_id, set_bits
-from airflow_provider_chasqui.core.errors import UnknownBatch
-from airflow_provider_chasqui.core.op import as_int, as_is, command
-from airflow_provider_chasqui.core.ops import batches, delayed
+from airflow_provider_chasqui.core.batch import batch_job_id, iter_set_bits
+from airflow_provider_chasqui.core.command import as_int, as_raw, redis_command
+from airflow_provider_chasqui.core.commands import batches, delayed
+from airflow_provider_chasqui.core.errors import BatchNotFound
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.spark import ranges
+from airflow_provider_chasqui.redis_client.target import RedisTarget
+from airflow_provider_chasqui.spark import stream_partitioning
 from airflow_provider_chasqui.spark.connection import open_queue
 from airflow_provider_chasqui.spark.options import ReadOptions
-from airflow_provider_chasqui.spark.ranges import PAGE
-from airflow_provider_chasqui.spark.views import Table, check_schema
-from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.spark.stream_partitioning import PAGE_SIZE
+from airflow_provider_chasqui.spark.views import RecordBatchBuilder, validate_read_schema
 
 
 class EntryRange(InputPartition):
@@ -28,18 +28,18 @@ class EntryRange(InputPartition):
         self.start, self.end = start, end
 
 
-class DueRange(InputPartition):
+class DueTimeRange(InputPartition):
     """Delayed jobs by due time, in the words of ZRANGE BYSCORE."""
 
     def __init__(self, low: str, high: str):
         self.low, self.high = low, high
 
 
-class BitRange(InputPartition):
+class BatchBitRange(InputPartition):
     """Jobs of one part of a batch, by the bytes of its done bits."""
 
-    def __init__(self, part: int, first: int, last: int):
-        self.part, self.first, self.last = part, first, last
+    def __init__(self, part: int, first_byte: int, last_byte: int):
+        self.part, self.first_byte, self.last_byte = part, first_byte, last_byte
 
 
 class AllResults(InputPartition):
@@ -52,93 +52,110 @@ class AllResults(InputPartition):
 class ViewReader(DataSourceReader):
     """Reads one view. What comes after the planning is not read."""
 
-    def __init__(self, target: Target, options: ReadOptions, schema: StructType):
+    def __init__(self, target: RedisTarget, options: ReadOptions, schema: StructType):
         self._target = target
         self._options = options
-        self._schema = check_schema(options, schema)
+        self._schema = validate_read_schema(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        with self._queue() as queue:
+        with self._open_queue() as queue:
             match self._options.view:
                 case "delayed":
-                    return self._due_ranges(queue)
+                    return self._due_time_ranges(queue)
                 case "results":
-                    return self._bit_ranges(queue) if self._options.batch else [AllResults()]
+                    return (
+                        self._batch_bit_ranges(queue) if self._options.batch_id else [AllResults()]
+                    )
             return self._entry_ranges(queue)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        table = Table(self._options, self._schema)
-        with self._queue() as queue:
+        table = RecordBatchBuilder(self._options, self._schema)
+        with self._open_queue() as queue:
             match partition:
                 case EntryRange():
                     key = stream_key(queue, self._options.view)
                     pages = entry_pages(queue, key, partition.start, partition.end)
-                case DueRange():
-                    pages = _due_pages(queue, partition)
-                case BitRange():
-                    pages = self._bit_pages(queue, partition)
+                case DueTimeRange():
+                    pages = _delayed_pages(queue, partition)
+                case BatchBitRange():
+                    pages = self._batch_result_pages(queue, partition)
                 case AllResults():
-                    pages = _all_results(queue)
+                    pages = _scan_results(queue)
                 case _:
                     return  # Spark asks even where there are no ranges
             for page in pages:
-                yield table.batch(page)
+                yield table.build(page)
 
-    def _queue(self) -> Queue:
-        return open_queue(self._target, self._options.queue, self._options.dialect)
+    def _open_queue(self) -> Queue:
+        return open_queue(self._target, self._options.queue_name, self._options.dialect)
 
     def _entry_ranges(self, queue: Queue) -> Sequence[InputPartition]:
         options = self._options
         key = stream_key(queue, options.view)
-        end = ranges.parse_id(queue.drive.run(ranges.last_id(key)))
+        end = stream_partitioning.parse_stream_id(
+            queue.client.execute(stream_partitioning.last_id(key))
+        )
         if options.until_ms is not None:
             end = min(end, (options.until_ms - 1, 2**64 - 1))
         start = (options.since_ms or 0, 0)
         if start > end:
             return []
-        found = queue.drive.flow(ranges.cut(key, start, end, options.partitions))
+        found = queue.client.run_flow(
+            stream_partitioning.split_range(key, start, end, options.partitions)
+        )
         return [EntryRange(first, last) for first, last in found]
 
-    def _due_ranges(self, queue: Queue) -> Sequence[InputPartition]:
+    def _due_time_ranges(self, queue: Queue) -> Sequence[InputPartition]:
         options, key = self._options, queue.keys.delayed
         low = "-inf" if options.since_ms is None else str(options.since_ms)
         high = "+inf" if options.until_ms is None else f"({options.until_ms}"
-        first, size = queue.drive.many(
+        first, size = queue.client.pipeline(
             [
-                command("ZCOUNT", key, "-inf", f"({low.lstrip('(')}", parse=as_int),
-                command("ZCOUNT", key, low, high, parse=as_int),
+                redis_command("ZCOUNT", key, "-inf", f"({low.lstrip('(')}", parse=as_int),
+                redis_command("ZCOUNT", key, low, high, parse=as_int),
             ]
         )
         ranks = [first + size * i // options.partitions for i in range(1, options.partitions)]
-        probes = [command("ZRANGE", key, rank, rank, "WITHSCORES", parse=as_is) for rank in ranks]
-        scores = sorted({float(each[1]) for each in queue.drive.many(probes) if each} - {0.0})
+        probes = [
+            redis_command("ZRANGE", key, rank, rank, "WITHSCORES", parse=as_raw) for rank in ranks
+        ]
+        scores = sorted({float(each[1]) for each in queue.client.pipeline(probes) if each} - {0.0})
         edges = [f"{score:.0f}" for score in scores if size]
         lows, highs = [low, *edges], [*(f"({edge}" for edge in edges), high]
-        return [DueRange(*pair) for pair in zip(lows, highs, strict=True)]
+        return [DueTimeRange(*pair) for pair in zip(lows, highs, strict=True)]
 
-    def _bit_ranges(self, queue: Queue) -> Sequence[InputPartition]:
-        batch = self._options.batch or ""
-        progress = queue.drive.flow(batches.progress(queue.keys, batch))
+    def _batch_bit_ranges(self, queue: Queue) -> Sequence[InputPartition]:
+        batch = self._options.batch_id or ""
+        progress = queue.client.run_flow(batches.progress(queue.keys, batch))
         if progress is None:
-            raise UnknownBatch(f"there is no batch {batch!r}, or it has expired", queue=queue.name)
+            raise BatchNotFound(
+                f"there is no batch {batch!r}, or it has expired", queue_name=queue.name
+            )
         sizes: list[int] = []
         if progress.parts:
             done = [queue.keys.batch_done(batch, part) for part in range(progress.parts)]
-            sizes = queue.drive.many([command("STRLEN", key, parse=as_int) for key in done])
+            sizes = queue.client.pipeline(
+                [redis_command("STRLEN", key, parse=as_int) for key in done]
+            )
         step = max(1, -(-sum(sizes) // self._options.partitions))
         return [
-            BitRange(part, first, min(first + step, size) - 1)
+            BatchBitRange(part, first, min(first + step, size) - 1)
             for part, size in enumerate(sizes)
             for first in range(0, size, step)
         ]
 
-    def _bit_pages(self, queue: Queue, piece: BitRange) -> Iterator[list[Any]]:
-        batch = self._options.batch or ""
-        key = queue.keys.batch_done(batch, piece.part)
-        bits = queue.drive.run(command("GETRANGE", key, piece.first, piece.last, parse=as_is))
-        ids = [job_id(batch, piece.part, piece.first * 8 + bit) for bit in set_bits(bits)]
-        for start in range(0, len(ids), PAGE):
-            yield _kept(queue, ids[start : start + PAGE])
+    def _batch_result_pages(self, queue: Queue, partition: BatchBitRange) -> Iterator[list[Any]]:
+        batch = self._options.batch_id or ""
+        key = queue.keys.batch_done(batch, partition.part)
+        bits = queue.client.execute(
+            redis_command("GETRANGE", key, partition.first_byte, partition.last_byte, parse=as_raw)
+        )
+        ids = [
+            batch_job_id(batch, partition.part, partition.first_byte * 8 + bit)
+            for bit in iter_set_bits(bits)
+        ]
+        for start in range(0, len(ids), PAGE_SIZE):
+            yield _existing_results(queue, ids[start : start + PAGE_SIZE])
 
 
 def stream_key(queue: Queue, view: str) -> str:
@@ -147,41 +164,41 @@ def stream_key(queue: Queue, view: str) -> str:
 
 
 def entry_pages(queue: Queue, key: str, start: str, end: str) -> Iterator[list[Any]]:
-    while entries := queue.drive.run(ranges.page(key, start, end)):
+    while entries := queue.client.execute(stream_partitioning.read_page(key, start, end)):
         yield entries
         start = f"({entries[-1][0].decode()}"
 
 
-def _due_pages(queue: Queue, piece: DueRange) -> Iterator[list[Any]]:
+def _delayed_pages(queue: Queue, partition: DueTimeRange) -> Iterator[list[Any]]:
     start = 0
     while True:
-        limit = ("LIMIT", start, PAGE, "WITHSCORES")
-        head = ("ZRANGE", queue.keys.delayed, piece.low, piece.high, "BYSCORE")
-        members = queue.drive.run(command(*head, *limit, parse=delayed.scored))
+        limit = ("LIMIT", start, PAGE_SIZE, "WITHSCORES")
+        head = ("ZRANGE", queue.keys.delayed, partition.low, partition.high, "BYSCORE")
+        members = queue.client.execute(redis_command(*head, *limit, parse=delayed.parse_members))
         if not members:
             return
         yield members
-        start += PAGE
+        start += PAGE_SIZE
 
 
-def _all_results(queue: Queue) -> Iterator[list[Any]]:
+def _scan_results(queue: Queue) -> Iterator[list[Any]]:
     prefix = queue.keys.result("")
     pattern = "".join(f"\\{char}" if char in "*?[]\\^-" else char for char in prefix) + "*"
     cursor, seen = b"0", set()
     while True:
-        cursor, names = queue.drive.run(
-            command("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE, parse=as_is)
+        cursor, names = queue.client.execute(
+            redis_command("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE_SIZE, parse=as_raw)
         )
         # A scan may show a key twice.
         fresh = [name.decode()[len(prefix) :] for name in names if name not in seen]
         seen.update(names)
         if fresh:
-            yield _kept(queue, fresh)
+            yield _existing_results(queue, fresh)
         if cursor == b"0":
             return
 
 
-def _kept(queue: Queue, ids: list[str]) -> list[Any]:
-    gets = [command("GET", queue.keys.result(each), parse=as_is) for each in ids]
-    bodies = queue.drive.many(gets)
+def _existing_results(queue: Queue, ids: list[str]) -> list[Any]:
+    gets = [redis_command("GET", queue.keys.result(each), parse=as_raw) for each in ids]
+    bodies = queue.client.pipeline(gets)
     return [pair for pair in zip(ids, bodies, strict=True) if pair[1] is not None]

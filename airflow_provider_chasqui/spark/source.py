@@ -20,10 +20,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.redis_client.target import RedisTarget
 from airflow_provider_chasqui.spark import connection
 from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions, with_defaults
-from airflow_provider_chasqui.store.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,68 +33,71 @@ class ChasquiDataSource(DataSource):
     """Jobs to and from a queue.
 
         register(spark)
-        df.write.format("chasqui").option("queue", "emails").option("shipId", "s1") \\
+        df.write.format("chasqui").option("queueName", "emails").option("batchId", "s1") \\
             .mode("append").save()
-        spark.read.format("chasqui").option("queue", "emails").option("view", "dlq").load()
+        spark.read.format("chasqui").option("queueName", "emails").option("view", "dlq").load()
     """
 
-    _given: Target | None = None
+    _default_target: RedisTarget | None = None
 
     def __init__(self, options: MutableMapping[str, str]):
         super().__init__(options)
-        self._target: Target | None = None
+        self._target: RedisTarget | None = None
 
     @classmethod
     def name(cls) -> str:
         return "chasqui"
 
     def schema(self) -> str:
-        from airflow_provider_chasqui.spark.views import columns_of
+        from airflow_provider_chasqui.spark.views import view_columns
 
-        return columns_of(ReadOptions.of(self.options))
+        return view_columns(ReadOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from airflow_provider_chasqui.spark.reader import ViewReader
 
-        return ViewReader(self._find(), ReadOptions.of(self.options), schema)
+        return ViewReader(self._resolve_target(), ReadOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from airflow_provider_chasqui.spark.stream_reader import ViewStreamReader
 
-        return ViewStreamReader(self._find(), ReadOptions.of(self.options), schema)
+        return ViewStreamReader(self._resolve_target(), ReadOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from airflow_provider_chasqui.spark.replay import ReplayWriter
-        from airflow_provider_chasqui.spark.writer import ShipWriter
+        from airflow_provider_chasqui.spark.writer import ChasquiWriter, ReplayWriter
 
-        _append_only(overwrite)
-        options = WriteOptions.of(with_defaults(self.options, dict(os.environ)))
+        _require_append_mode(overwrite)
+        options = WriteOptions.parse(with_defaults(self.options, dict(os.environ)))
         if options.action == "replay":
-            return ReplayWriter(self._find(), options, schema)
-        return ShipWriter(self._find(), options, schema)
+            return ReplayWriter(self._resolve_target(), options, schema)
+        return ChasquiWriter(self._resolve_target(), options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from airflow_provider_chasqui.spark.stream_writer import ShipStreamWriter
+        from airflow_provider_chasqui.spark.stream_writer import ChasquiStreamWriter
 
-        _append_only(overwrite)
-        options = WriteOptions.of(self.options, stream=True)
+        _require_append_mode(overwrite)
+        options = WriteOptions.parse(self.options, streaming=True)
         if options.action == "replay":
-            raise BadInput("letters are replayed by a batch write; in a stream use foreachBatch")
-        return ShipStreamWriter(self._find(), options, schema)
+            raise InvalidArgument(
+                "letters are replayed by a batch write; in a stream use foreachBatch"
+            )
+        return ChasquiStreamWriter(self._resolve_target(), options, schema)
 
-    def _find(self) -> Target:
+    def _resolve_target(self) -> RedisTarget:
         # Kept, because later steps of a stream run in processes that may lack the environment.
         if self._target is None:
-            self._target = connection.find(self.options, self._given)
+            self._target = connection.resolve(self.options, self._default_target)
         return self._target
 
 
-def _append_only(overwrite: bool) -> None:
+def _require_append_mode(overwrite: bool) -> None:
     if overwrite:
-        raise BadInput('a queue is only appended to: .mode("append"), or outputMode("append")')
+        raise InvalidArgument(
+            'a queue is only appended to: .mode("append"), or outputMode("append")'
+        )
 
 
-def register(spark: SparkSession, server: Target | str | None = None) -> None:
+def register(spark: SparkSession, server: RedisTarget | str | None = None) -> None:
     """Make the format "chasqui" known to a session, with the server that it is to use.
 
     Without a server it is looked for where it is used: option url, CHASQUI_CONNECTION, --files.
@@ -104,12 +107,16 @@ def register(spark: SparkSession, server: Target | str | None = None) -> None:
     source: Any = ChasquiDataSource
     if server is not None:
         # Made here, the class travels by value: the login is in no option and no conf.
-        source = type("ChasquiDataSource", (ChasquiDataSource,), {"_given": Target.of(server)})
+        source = type(
+            "ChasquiDataSource",
+            (ChasquiDataSource,),
+            {"_default_target": RedisTarget.coerce(server)},
+        )
     spark.dataSource.register(source)
 
 
 @cache
-def _zip() -> str:
+def _code_zip() -> str:
     from airflow_provider_chasqui.spark.packaging import build_zip
 
     folder = Path(mkdtemp(prefix="chasqui-spark-"))
@@ -123,7 +130,7 @@ def _send_code(spark: SparkSession) -> None:
     try:
         context = spark.sparkContext
     except Exception:  # Spark Connect has no context, and another way
-        spark.addArtifacts(_zip(), pyfile=True)
+        spark.addArtifacts(_code_zip(), pyfile=True)
         return
     if not str(context.master).startswith("local"):
-        context.addPyFile(_zip())
+        context.addPyFile(_code_zip())

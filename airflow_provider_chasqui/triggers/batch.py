@@ -8,19 +8,24 @@ from dataclasses import dataclass
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_chasqui.core.ops.cancelling import cancel_batch
+from airflow_provider_chasqui.core.commands.delayed import cancel_batch
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
-from airflow_provider_chasqui.triggers.declared import DeclaredTrigger, fire
-from airflow_provider_chasqui.triggers.waits import Limit, Source, guarded, wait_batch
+from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_event
+from airflow_provider_chasqui.triggers._waiting import (
+    FailureLimit,
+    QueueSource,
+    error_as_event,
+    wait_batch,
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ChasquiBatchTrigger(DeclaredTrigger):
+class ChasquiBatchTrigger(DataclassTrigger):
     """Fires once, when all of the batch has ended, or with `fail_fast` when too much of it died."""
 
     queue_name: str
     batch_id: str
-    since: str = "0-0"
+    events_after: str = "0-0"
     max_failed: int | None = 0
     max_failed_ratio: float | None = None
     fail_fast: bool = False
@@ -29,19 +34,24 @@ class ChasquiBatchTrigger(DeclaredTrigger):
     chasqui_conn_id: str = DEFAULT_CONN_ID
 
     @property
-    def source(self) -> Source:
-        return Source(self.chasqui_conn_id, self.queue_name)
+    def source(self) -> QueueSource:
+        return QueueSource(self.chasqui_conn_id, self.queue_name)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        limit = Limit(self.max_failed, self.max_failed_ratio, self.fail_fast)
+        limit = FailureLimit(self.max_failed, self.max_failed_ratio, self.fail_fast)
         wait = wait_batch(
-            self.source, self.batch_id, self.since, limit, self.log.info, self.progress_interval
+            self.source,
+            self.batch_id,
+            self.events_after,
+            limit,
+            self.log.info,
+            self.progress_interval,
         )
-        yield fire(await guarded(wait), self.queue_name)
+        yield build_event(await error_as_event(wait), self.queue_name)
 
     async def on_kill(self) -> None:
         """Cancel what is left of the batch: a person ended the task that waits for it."""
         if self.cancel_on_kill:
             async with await self.source.open() as queue:
                 now_ms = time.time_ns() // 1_000_000
-                await queue.drive.flow(cancel_batch(queue.keys, self.batch_id, now_ms))
+                await queue.client.run_flow(cancel_batch(queue.keys, self.batch_id, now_ms))

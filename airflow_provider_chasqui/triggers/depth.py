@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
-from airflow_provider_chasqui.triggers.declared import DeclaredTrigger, fire
-from airflow_provider_chasqui.triggers.waits import Room, Source, guarded, wait_depth
+from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_event
+from airflow_provider_chasqui.triggers._waiting import (
+    DepthLimits,
+    QueueSource,
+    error_as_event,
+    wait_depth,
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ChasquiQueueDepthTrigger(DeclaredTrigger):
+class ChasquiQueueDepthTrigger(DataclassTrigger):
     """Fires once, when the queue is no deeper than every limit that is given."""
 
     queue_name: str
@@ -26,9 +31,9 @@ class ChasquiQueueDepthTrigger(DeclaredTrigger):
     chasqui_conn_id: str = DEFAULT_CONN_ID
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        room = Room(
+        room = DepthLimits(
             self.max_waiting, self.max_running, self.max_lag, self.max_delayed, self.max_dead
         )
-        source = Source(self.chasqui_conn_id, self.queue_name)
-        event = await guarded(wait_depth(source, room, self.poll_interval, self.log.info))
-        yield fire(event, self.queue_name)
+        source = QueueSource(self.chasqui_conn_id, self.queue_name)
+        event = await error_as_event(wait_depth(source, room, self.poll_interval, self.log.info))
+        yield build_event(event, self.queue_name)

@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
-from airflow_provider_chasqui.triggers.declared import DeclaredTrigger, fire
-from airflow_provider_chasqui.triggers.waits import Source, guarded, wait_job
+from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_event
+from airflow_provider_chasqui.triggers._waiting import QueueSource, error_as_event, wait_job
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ChasquiJobTrigger(DeclaredTrigger):
+class ChasquiJobTrigger(DataclassTrigger):
     """Fires once, when the job is done, dead, or proven to be unknown.
 
-    `since` is a place in the events stream from before the job was added.
+    `events_after` is a place in the events stream from before the job was added.
     """
 
     queue_name: str
     job_id: str
-    since: str = "0-0"
+    events_after: str = "0-0"
     cancel_on_kill: bool = False
     chasqui_conn_id: str = DEFAULT_CONN_ID
 
     @property
-    def source(self) -> Source:
-        return Source(self.chasqui_conn_id, self.queue_name)
+    def source(self) -> QueueSource:
+        return QueueSource(self.chasqui_conn_id, self.queue_name)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await guarded(wait_job(self.source, self.job_id, self.since))
-        yield fire(event, self.queue_name)
+        event = await error_as_event(wait_job(self.source, self.job_id, self.events_after))
+        yield build_event(event, self.queue_name)
 
     async def on_kill(self) -> None:
         """Cancel the job: a person ended the task that waits for it."""

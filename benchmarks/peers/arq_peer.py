@@ -10,7 +10,7 @@ from typing import Any
 
 from arq import Retry, Worker, create_pool, func
 from arq.connections import RedisSettings
-from stage import Peer, main
+from base import Peer, main
 
 AT_ONCE = 100
 # It sleeps between looks, half a second if not told otherwise.

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from base import QUEUE, Peer, main
 from bullmq import Queue, Worker
-from stage import QUEUE, Peer, main
 
 
 class BullMQ(Peer):

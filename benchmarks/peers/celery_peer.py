@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from base import QUEUE, Peer, main
 from celery import Celery
-from stage import QUEUE, Peer, main
 
 THREADS = 8
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import chasquimq
 import msgpack
+from base import FIRST_FIRE_MS, QUEUE, Peer, fires, main
 from chasquimq import _native
-from stage import FIRST_FIRE_MS, QUEUE, Peer, fires, main
 
 STREAM, DELAYED, EVENTS = (
     f"{{chasqui:{QUEUE}}}:{part}" for part in ("stream", "delayed", "events")

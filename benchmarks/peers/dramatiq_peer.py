@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import dramatiq
+from base import QUEUE, Peer, main
 from dramatiq.brokers.redis import RedisBroker
-from stage import QUEUE, Peer, main
 
 THREADS = 8
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from base import QUEUE, Peer, main
 from huey import RedisHuey
-from stage import QUEUE, Peer, main
 
 THREADS = 8
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 import msgpack
-from stage import QUEUE, Peer, main, payloads
+from base import QUEUE, Peer, main, payloads
 
 STREAM, EVENTS = f"{{chasqui:{QUEUE}}}:stream", f"{{chasqui:{QUEUE}}}:events"
 COUNT = 256

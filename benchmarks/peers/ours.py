@@ -8,13 +8,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from stage import FIRST_FIRE_MS, QUEUE, Peer, fires, main
+from base import FIRST_FIRE_MS, QUEUE, Peer, fires, main
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.job import Job, NewJob
-from airflow_provider_chasqui.core.schedule import Every
-from airflow_provider_chasqui.engine.collector import calm_collector
 from airflow_provider_chasqui.engine.consumer import Consumer
+from airflow_provider_chasqui.engine.gc_tuning import tune_gc
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 
 PLAIN_THREADS = 8
@@ -42,7 +42,7 @@ class Ours(Peer):
 
     async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
         at = datetime.fromtimestamp(due_ms / 1000, UTC)
-        await self.queue.add_many([NewJob(payload, at=at) for payload in payloads])
+        await self.queue.add_many([NewJob(payload, run_at=at) for payload in payloads])
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
         if self.kind == "plain":
@@ -54,7 +54,7 @@ class Ours(Peer):
             async def run(job: Job) -> None:  # type: ignore[misc]
                 await handler(job.payload)
 
-        calm_collector()
+        tune_gc()
         concurrency = PLAIN_THREADS if self.kind == "plain" else self.concurrency
         config = ConsumerConfig(
             events=self.events, concurrency=concurrency, max_payload_bytes=2 << 20
@@ -70,7 +70,7 @@ class Ours(Peer):
 
     async def replay(self) -> dict[str, Any]:
         began = time.perf_counter()
-        report = await self.queue.replay()
+        report = await self.queue.replay_dead_letters()
         took = time.perf_counter() - began
         left = self.redis.total(("XLEN", self.queue.keys.dlq))
         assert left == 0, f"{left} letters are left: {report}"
@@ -81,7 +81,9 @@ class Ours(Peer):
         start = datetime.fromtimestamp((due_ms - FIRST_FIRE_MS) / 1000, UTC)
         began = time.perf_counter()
         for number in range(count):
-            await self.queue.repeat(number, Every(FIRST_FIRE_MS), name=f"r{number}", start=start)
+            await self.queue.repeat(
+                number, Every(FIRST_FIRE_MS), job_name=f"r{number}", start=start
+            )
         put = time.perf_counter() - began
         return {"put_seconds": put} | await fires(self, count, due_ms)
 
@@ -94,24 +96,26 @@ class Ours(Peer):
         looks = []
         for _ in range(200):
             began = time.perf_counter()
-            await self.queue.batch(batch.id)
+            await self.queue.batch_progress(batch.batch_id)
             looks.append(time.perf_counter() - began)
         looks.sort()
         return {"put_seconds": put, "p50_ms": looks[100] * 1000, "p99_ms": looks[197] * 1000}
 
     async def waiters(self) -> dict[str, Any]:
         """A thousand deferred tasks in one triggerer: what waiting costs, and who wakes when."""
-        from airflow_provider_chasqui.triggers.follower import following
+        from airflow_provider_chasqui.triggers._event_follower import shared_follower
 
         count, idle_s = self.order["n"], 5.0
 
         async def open_queue() -> AsyncQueue:
             return AsyncQueue(QUEUE, self.url)
 
-        since = await self.queue.events_tail()
+        since = await self.queue.last_event_id()
         added = await self.queue.add_many([NewJob(n) for n in range(count)])
-        async with following(self.url, QUEUE, open_queue) as follower:
-            waits = [asyncio.ensure_future(follower.job(job.id, since)) for job in added]
+        async with shared_follower(self.url, QUEUE, open_queue) as follower:
+            waits = [
+                asyncio.ensure_future(follower.wait_for_job(job.job_id, since)) for job in added
+            ]
             await asyncio.sleep(1.0)
             calls, cpu = self._calls(), time.process_time()
             await asyncio.sleep(idle_s)

@@ -13,9 +13,9 @@ from typing import Any
 
 import redis
 import rq_peer
+from base import QUEUE, Peer, main
 from rq import Queue, Retry, SimpleWorker
 from rq.timeouts import TimerDeathPenalty
-from stage import QUEUE, Peer, main
 
 HANDLER: list[Callable[[Any], Any]] = []
 PR_SET_PDEATHSIG = 1

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from base import QUEUE, Peer, main
 from saq import Queue, Worker
-from stage import QUEUE, Peer, main
 
 AT_ONCE, THREADS = 100, 8
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from stage import QUEUE, Peer, main
+from base import QUEUE, Peer, main
 from streaq import StreaqRetry, Worker
 
 THREADS = 8

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stage import QUEUE, Peer, main
+from base import QUEUE, Peer, main
 from taskiq import SimpleRetryMiddleware, TaskiqScheduler
 from taskiq.api import run_scheduler_task
 from taskiq.receiver import Receiver

@@ -1,3 +1,3 @@
 local function lease_read(stream, group, consumer, idle, count, new_room)
-  return lease_two_steps(stream, group, consumer, idle, count, new_room)
+  return lease_claim_then_read(stream, group, consumer, idle, count, new_room)
 end

@@ -19,7 +19,7 @@ import redis
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.job import Job, NewJob
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from airflow_provider_chasqui.queue import Queue
-from tests.browser.reader import Reader
-from tests.plugins.site import World, world
+from tests.browser.page import Reader
+from tests.support.plugin_site import World, world
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "

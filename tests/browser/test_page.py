@@ -7,13 +7,13 @@ import time
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from airflow_provider_chasqui.core.ops import delivery, watching
-from airflow_provider_chasqui.core.policy import RetryDefaults
+from airflow_provider_chasqui.core.commands import consumer_group, watchers
+from airflow_provider_chasqui.core.retry import RetryDefaults
 from airflow_provider_chasqui.queue import Queue
-from tests.browser.reader import Reader
-from tests.plugins.site import World
-from tests.plugins.story import bury, watch
-from tests.workers import working
+from tests.browser.page import Reader
+from tests.plugins.sample_data import bury, watch
+from tests.support.plugin_site import World
+from tests.support.workers import working
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -134,10 +134,10 @@ def test_watchers_are_shown_with_their_lag_and_their_trouble(
 ) -> None:
     watch(the_world.site, queue.name)
     queue.add_many({"payload": n} for n in range(5))
-    queue.drive.run(delivery.make_group(queue.keys, "default"))
-    queue.drive.run(delivery.read(queue.keys, "default", "triggerer", 2, 0, 60_000))
-    trouble = watching.Watcher("host-1", None, 7, "the database is locked")
-    queue.drive.run(watching.note(queue.keys, "default", trouble))
+    queue.client.execute(consumer_group.create(queue.keys, "default"))
+    queue.client.execute(consumer_group.read(queue.keys, "default", "triggerer", 2, 0, 60_000))
+    trouble = watchers.WatcherState("host-1", None, 7, "the database is locked")
+    queue.client.execute(watchers.save_state(queue.keys, "default", trouble))
     reader.open()
     reader.click(".cq a", "Watchers")
 

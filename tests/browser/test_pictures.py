@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.core.policy import RetryDefaults
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.retry import RetryDefaults
 from airflow_provider_chasqui.queue import Queue
-from tests.browser.reader import Reader
-from tests.plugins.site import World
-from tests.plugins.story import bury
-from tests.workers import working
+from tests.browser.page import Reader
+from tests.plugins.sample_data import bury
+from tests.support.plugin_site import World
+from tests.support.workers import working
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400), pytest.mark.xdist_group("airflow")]
 
@@ -41,7 +41,7 @@ return Math.max(600, Math.min(900, end + 30)) + outerHeight - innerHeight;
 
 def an_hour_of_events(queue: Queue, dice: random.Random) -> None:
     """What workers would have written, up to a minute ago; only on a queue that is new."""
-    if queue.events_tail() != "0-0":
+    if queue.last_event_id() != "0-0":
         return
     now = int(time.time() * 1000)
     for minute in range(60, 1, -1):
@@ -50,7 +50,9 @@ def an_hour_of_events(queue: Queue, dice: random.Random) -> None:
             at = now - minute * 60_000 + number * 60_000 // ends
             kind = dice.choices(("completed", "retry-scheduled", "dlq"), (95, 4, 1))[0]
             fields = ("e", kind, "id", f"{minute}-{number}", "ts", str(at), "attempt", "1")
-            queue.drive.run(command("XADD", queue.keys.events, f"{at}-0", *fields, parse=as_is))
+            queue.client.execute(
+                redis_command("XADD", queue.keys.events, f"{at}-0", *fields, parse=as_raw)
+            )
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def scene(the_world: World) -> Iterator[str]:
     """A queue on which something of everything has happened; its worker goes on."""
     url, dice = the_world.url("native"), random.Random(7)
     with Queue("emails", url) as queue:
-        queue.drive.dialect()
+        queue.client.dialect()
         an_hour_of_events(queue, dice)
         bury(
             queue, 140, name="newsletter",
@@ -67,7 +69,7 @@ def scene(the_world: World) -> Iterator[str]:
         )  # fmt: skip
         bury(queue, 9, name="welcome", reason="timeout", error="TimeoutError: over 30 s")
         queue.add_many(
-            {"payload": {"n": n}, "name": "reminder", "delay": timedelta(hours=n + 1)}
+            {"payload": {"n": n}, "job_name": "reminder", "delay": timedelta(hours=n + 1)}
             for n in range(40)
         )
         for index, jobs in enumerate((1200, 400, 90)):

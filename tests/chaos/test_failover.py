@@ -13,13 +13,13 @@ import pytest
 from redis.crc import key_slot
 
 from airflow_provider_chasqui import Confirm, QueueConfig
+from tests.chaos.harness.environment import Stage, play, wait_for
 from tests.chaos.harness.plan import Fault, Scenario, draw
-from tests.chaos.harness.stage import Stage, play, wait_for
 from tests.chaos.test_faults import told
-from tests.servers import RedisServer
-from tests.store.conftest import admin
-from tests.store.test_cluster import Cluster, started
-from tests.store.test_sentinel import Fleet, fleet
+from tests.redis_client.conftest import admin
+from tests.redis_client.test_cluster import Cluster, started
+from tests.redis_client.test_sentinel import Fleet, fleet
+from tests.support.servers import RedisServer
 
 __all__ = ["fleet"]  # the fixture
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.harness.environment import Stage, play, wait_for
 from tests.chaos.harness.history import History, Verdict, explain, job_id_of
 from tests.chaos.harness.plan import Fault, draw
-from tests.chaos.harness.stage import Stage, play, wait_for
-from tests.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, valkey_binary
 
 pytestmark = [
     pytest.mark.chaos,

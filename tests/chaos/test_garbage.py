@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.core.schedule import Every
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.conftest import Server
 from tests.engine.conftest import PUNCTUAL, until, working
-from tests.raw import plain_client
-from tests.servers import RedisServer, valkey_binary
+from tests.support.redis_state import plain_client
+from tests.support.servers import RedisServer, valkey_binary
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
@@ -109,15 +109,15 @@ async def test_garbage_in_every_collection_stops_nobody(queue: AsyncQueue, clien
         await until(lambda: client.zcard(keys.delayed) == 0 and client.xlen(keys.stream) == 0, 60)
         assert await asyncio.to_thread(is_calm, client)
     # Nothing was dropped in silence: what was no job is a letter.
-    letters = await queue.letters(limit=1000)
+    letters = await queue.dead_letters(limit=1000)
     reasons = {letter.reason for letter in letters}
     assert {"malformed", "decode_failed"} <= reasons
     assert len(letters) >= 4 * len(JUNK)
     await queue.depth()
     await queue.events(limit=1000)
     await queue.repeats(limit=1000)
-    await queue.replay(limit=1000)
-    await queue.purge()
+    await queue.replay_dead_letters(limit=1000)
+    await queue.purge_dead_letters()
     assert (await queue.depth()).dead == 0
 
 
@@ -128,12 +128,12 @@ async def test_garbage_under_single_names_is_an_error_or_nothing(
     for junk in JUNK:
         client.set(keys.result("j"), junk)
         client.set(keys.progress("j"), junk)
-        client.set(keys.watcher("default"), junk)
+        client.set(keys.watcher_state("default"), junk)
         client.delete(keys.batch("b"))
         client.hset(keys.batch("b"), mapping={"total": junk, "parts": junk, "sent:x": junk})
         for ask in (
-            lambda: queue.result("j"), lambda: queue.progress("j"), lambda: queue.batch("b"),
-            lambda: queue.watcher(), lambda: queue.find("j"), lambda: queue.dead_in_batch("b"),
+            lambda: queue.result("j"), lambda: queue.progress("j"), lambda: queue.batch_progress("b"),
+            lambda: queue.watcher_status(), lambda: queue.job_status("j"), lambda: queue.dead_job_ids("b"),
         ):  # fmt: skip
             with suppress(ChasquiError):
                 await ask()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import NotConfirmed
+from airflow_provider_chasqui.core.errors import ReplicationTimeout
 from tests.conftest import Server
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,6 @@ def test_the_example_of_confirm_says_what_happens_without_replicas(
     source = example.replace("redis://localhost", native_server.url)
     source = source.replace("payments", queue_name).replace("seconds=2", "milliseconds=50")
     scope: dict[str, Any] = {}
-    with pytest.raises(NotConfirmed):
+    with pytest.raises(ReplicationTimeout):
         exec(compile(source, "guarantees.md", "exec"), scope)
     scope["queue"].close()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.cli.front import run
+from airflow_provider_chasqui.cli.main import run
 from tests.conftest import Server
 
 COMMAND = [sys.executable, "-m", "airflow_provider_chasqui.cli"]

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_chasqui import Unrecoverable
+from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue, Queue, wall_clock
+from airflow_provider_chasqui.queue import AsyncQueue, Queue
 from tests.cli.conftest import Answer
 from tests.conftest import Server
 
@@ -55,7 +56,7 @@ def test_inspect(front: Front, queue: Queue, server: Server) -> None:
     facts = front("inspect", queue.name, "--json").json
     assert facts["stream_depth"] == facts["waiting"] == facts["delayed_depth"] == 1
     assert facts["group_created"] is False
-    assert 3500_000 < facts["next_due_ms"] - wall_clock() <= 3600_000
+    assert 3500_000 < facts["next_due_ms"] - current_time_ms() <= 3600_000
     assert facts["dialect"] == server.dialect
 
 
@@ -70,25 +71,25 @@ def test_watch_shows_what_changed(front: Front, queue: Queue) -> None:
 
 
 def test_add_gives_the_id_and_says_if_it_was_taken(front: Front, queue: Queue) -> None:
-    said = front("add", queue.name, '{"to": "ada"}', "--name", "welcome")
+    said = front("add", queue.name, '{"to": "ada"}', "--job-name", "welcome")
     assert said.code == 0
-    found = queue.find(said.out.strip())
+    found = queue.job_status(said.out.strip())
     assert found.job is not None
     assert (found.job.name, found.job.payload) == ("welcome", {"to": "ada"})
-    args = ("add", queue.name, "1", "--id", "mine", "--unique", "1d", "--json")
-    assert front(*args).json == {"queue": queue.name, "id": "mine", "fresh": True}
-    assert front(*args).json == {"queue": queue.name, "id": "mine", "fresh": False}
+    args = ("add", queue.name, "1", "--id", "mine", "--dedup-ttl", "1d", "--json")
+    assert front(*args).json == {"queue": queue.name, "id": "mine", "created": True}
+    assert front(*args).json == {"queue": queue.name, "id": "mine", "created": False}
     assert "was there already" in front(*args[:-1]).out
     front("add", queue.name, "--delay", "1h30m", "--id", "later")
-    assert queue.find("later").state == "delayed"
-    front("add", queue.name, "--at", "2040-01-01T00:00Z", "--id", "x", "--max-attempts", "1")
-    assert queue.find("x").state in ("delayed", "unknown")
+    assert queue.job_status("later").state == "delayed"
+    front("add", queue.name, "--run-at", "2040-01-01T00:00Z", "--id", "x", "--max-attempts", "1")
+    assert queue.job_status("x").state in ("delayed", "unknown")
 
 
 def test_add_reads_stdin(front: Front, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO('["from", "stdin"]'))
     job_id = front("add", queue.name, "-").out.strip()
-    found = queue.find(job_id)
+    found = queue.job_status(job_id)
     assert found.job is not None
     assert found.job.payload == ["from", "stdin"]
 
@@ -98,7 +99,7 @@ def test_lines_become_a_batch_once_however_often_they_are_sent(
 ) -> None:
     file = tmp_path / "jobs.jsonl"
     file.write_text('{"n": 1}\n\n{"n": 2}\n"three"\n')
-    args = ("add", queue.name, "--lines", str(file), "--batch-id", "b", "--name", "welcome")
+    args = ("add", queue.name, "--lines", str(file), "--batch-id", "b", "--job-name", "welcome")
     assert "batch b: 3 jobs handed off" in front(*args).out
     assert front(*args, "--json").json == {"queue": queue.name, "batch": "b", "total": 3}
     assert queue.depth().waiting == 3
@@ -111,9 +112,9 @@ def test_lines_become_a_batch_once_however_often_they_are_sent(
 
 
 def test_jobs_in_pages(front: Front, queue: Queue, server: Server) -> None:
-    ids = [each.id for each in queue.add_many([{"payload": n} for n in range(5)])]
+    ids = [each.job_id for each in queue.add_many([{"payload": n} for n in range(5)])]
     for n in range(3):
-        queue.add(n, id=f"later-{n}", delay=timedelta(hours=n + 1))
+        queue.add(n, job_id=f"later-{n}", delay=timedelta(hours=n + 1))
     first = front("jobs", queue.name, "--state", "waiting", "--limit", "3", "--json").json
     assert [each["id"] for each in first["jobs"]] == ids[:3]
     args = ("jobs", queue.name, "--state", "waiting", "--limit", "3", "--json", "--after")
@@ -125,10 +126,10 @@ def test_jobs_in_pages(front: Front, queue: Queue, server: Server) -> None:
     args = ("jobs", queue.name, "--state", "delayed", "--json", "--after", later["next"])
     assert [each["id"] for each in front(*args).json["jobs"]] == ["later-2"]
 
-    from airflow_provider_chasqui.core.ops import delivery
+    from airflow_provider_chasqui.core.commands import consumer_group
 
-    queue.drive.run(delivery.make_group(queue.keys, "default"))
-    queue.drive.run(delivery.read(queue.keys, "default", "me", 2, 0, 30_000))
+    queue.client.execute(consumer_group.create(queue.keys, "default"))
+    queue.client.execute(consumer_group.read(queue.keys, "default", "me", 2, 0, 30_000))
     running = front("jobs", queue.name, "--state", "running", "--json").json["jobs"]
     assert [(each["id"], each["consumer"]) for each in running] == [(ids[0], "me"), (ids[1], "me")]
     every = front("jobs", queue.name, "--json").json["jobs"]
@@ -143,8 +144,8 @@ def test_jobs_in_pages(front: Front, queue: Queue, server: Server) -> None:
 def test_a_job_is_told_from_its_beginning_to_its_end(
     front: Front, queue: Queue, server: Server
 ) -> None:
-    queue.add({"n": 1}, id="fine", name="welcome")
-    queue.add("\x1b[2Jgone", id="bad", name="die")
+    queue.add({"n": 1}, job_id="fine", job_name="welcome")
+    queue.add("\x1b[2Jgone", job_id="bad", job_name="die")
     work(server, queue.name)
     fine = front("job", queue.name, "fine", "--json").json
     assert (fine["state"], fine["result"]) == ("done", {"did": {"n": 1}})
@@ -162,8 +163,8 @@ def test_a_job_is_told_from_its_beginning_to_its_end(
 
 
 def test_cancel(front: Front, queue: Queue) -> None:
-    queue.add(1, id="later", delay=timedelta(hours=1))
-    queue.add(1, id="now")
+    queue.add(1, job_id="later", delay=timedelta(hours=1))
+    queue.add(1, job_id="now")
     answers = front("cancel", queue.name, "later", "now", "--json").json["cancelled"]
     assert answers == {"later": "cancelled", "now": "asked"}
     assert "workers are asked" in front("cancel", queue.name, "now").out
@@ -177,7 +178,7 @@ def test_a_batch_is_followed_to_its_end(front: Front, queue: Queue, server: Serv
     late = front("batch", queue.name, "b", "--wait", "--timeout", "100ms")
     assert late.code == 1
     assert "CMQ-102" in late.err
-    queue.add_batch([1, 2], batch_id="mixed", name="die")
+    queue.add_batch([1, 2], batch_id="mixed", job_name="die")
     work(server, queue.name)
     done = front("batch", queue.name, "b", "--wait", "--json")
     assert done.code == 0
@@ -196,21 +197,23 @@ def test_a_batch_is_followed_to_its_end(front: Front, queue: Queue, server: Serv
 def test_letters_are_seen_replayed_and_purged(
     front: Front, queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue.add_many([{"payload": f"error {n}", "name": "die", "id": f"j{n}"} for n in range(4)])
+    queue.add_many(
+        [{"payload": f"error {n}", "job_name": "die", "job_id": f"j{n}"} for n in range(4)]
+    )
     work(server, queue.name)
     page = front("dlq", "peek", queue.name, "--limit", "3", "--json").json
-    assert [each["job_id"] for each in page["letters"]] == ["j0", "j1", "j2"]
+    assert [each["job_id"] for each in page["dead_letters"]] == ["j0", "j1", "j2"]
     assert page["reasons"] == {"unrecoverable": 3}
     rest = front("dlq", "peek", queue.name, "--after", page["next"], "--json").json
-    assert [each["payload"] for each in rest["letters"]] == ["error 3"]
-    one = front("dlq", "peek", queue.name, "--text", "error 2", "--json").json["letters"]
+    assert [each["payload"] for each in rest["dead_letters"]] == ["error 3"]
+    one = front("dlq", "peek", queue.name, "--text", "error 2", "--json").json["dead_letters"]
     assert [each["job_id"] for each in one] == ["j2"]
     said = front("dlq", "peek", queue.name).out
-    assert page["letters"][0]["dlq_id"] in said
+    assert page["dead_letters"][0]["dlq_id"] in said
     assert "unrecoverable" in said
 
     dry = front("dlq", "replay", queue.name, "--dry-run", "--json").json
-    assert (dry["moved"], dry["dry_run"]) == (4, True)
+    assert (dry["affected"], dry["dry_run"]) == (4, True)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     refused = front("dlq", "replay", queue.name)
     assert refused.code == 1
@@ -224,17 +227,17 @@ def test_letters_are_seen_replayed_and_purged(
         "replayed 1 of 1 entries" in front("dlq", "replay", queue.name, "--limit", "1", "--yes").out
     )
     purged = front("dlq", "purge", queue.name, "--all", "--yes", "--json").json
-    assert (purged["verb"], purged["moved"]) == ("purge", 2)
+    assert (purged["verb"], purged["affected"]) == ("purge", 2)
     assert (queue.depth().waiting, queue.depth().dead) == (2, 0)
     assert "no letters" in front("dlq", "peek", queue.name).out
 
 
 def test_repeats_are_added_listed_and_removed(front: Front, queue: Queue) -> None:
-    key = front("repeat", "add", queue.name, '{"x": 1}', "--every", "1h", "--name", "tick").out
+    key = front("repeat", "add", queue.name, '{"x": 1}', "--every", "1h", "--job-name", "tick").out
     assert key.strip() == "tick::every:3600000"
     added = front(
         "repeat", "add", queue.name, "--cron", "0 2 * * *", "--tz", "Europe/Berlin", "--key", "k",
-        "--missed", "fire-all:3", "--limit", "9", "--json",
+        "--misfire", "fire-all:3", "--limit", "9", "--json",
     ).json  # fmt: skip
     assert added["key"] == "k"
     listed = front("repeatable", "list", queue.name, "--json").json["repeats"]
@@ -251,7 +254,7 @@ def test_repeats_are_added_listed_and_removed(front: Front, queue: Queue) -> Non
 
 
 def test_events_are_lines(front: Front, queue: Queue, server: Server) -> None:
-    queue.add("x", id="a", name="die")
+    queue.add("x", job_id="a", job_name="die")
     work(server, queue.name)
     said = front("events", queue.name, "--from", "0", "--no-follow", "--event", "dlq").out
     assert " dlq id=a attempt=1 name=die reason=unrecoverable" in said
@@ -302,7 +305,7 @@ def test_drain_rsmq(front: Front, queue: Queue, server: Server, queue_name: str)
     args = ("drain", "rsmq", source, queue.name)
     first = front(*args, "--max", "1", "--parse", "--json").json
     assert (first["moved"], first["queue"]) == (1, queue.name)
-    assert "moved 2 messages" in front(*args, "--name", "old").out
+    assert "moved 2 messages" in front(*args, "--job-name", "old").out
     jobs = front("jobs", queue.name, "--json").json["jobs"]
     assert [each["payload"] for each in jobs] == [{"n": 0}, '{"n": 1}', '{"n": 2}']
     nobody = front("drain", "rsmq", "nobody", queue.name)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_chasqui.cli.handlers import load
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.supervisor.handler_loader import load
 
 Told = Callable[[str], str]
 
@@ -24,7 +24,7 @@ def told(tmp_path: Path) -> Iterator[Told]:
     path = list(sys.path)
 
     def fail(where: str) -> str:
-        with pytest.raises(BadInput) as caught:
+        with pytest.raises(InvalidArgument) as caught:
             load(where, str(tmp_path))
         return caught.value.message.replace(str(tmp_path), "HERE")
 

@@ -13,15 +13,20 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from airflow_provider_chasqui.cli.slot import STUCK_S, Slot
-from airflow_provider_chasqui.cli.supervisor import _Processes
-from airflow_provider_chasqui.cli.worker import WorkPlan
+from airflow_provider_chasqui.cli.worker import WorkerConfig
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.engine.exporter import Exporter
-from airflow_provider_chasqui.engine.metrics import NAMES_MOST, OTHER, Metrics, add_up
-from airflow_provider_chasqui.engine.serve import Endpoint, Standing
-from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.engine.http_server import HealthStatus, MetricsServer
+from airflow_provider_chasqui.engine.metrics import (
+    MAX_LABEL_VALUES,
+    OVERFLOW_LABEL,
+    Metrics,
+    merge_by_queue,
+)
+from airflow_provider_chasqui.engine.prometheus import PrometheusCollector
+from airflow_provider_chasqui.redis_client.target import RedisTarget
+from airflow_provider_chasqui.supervisor.supervisor import _ProcessCollector
+from airflow_provider_chasqui.supervisor.worker_process import STUCK_AFTER_S, WorkerProcess
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -29,7 +34,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def samples(*sources: Metrics) -> dict[tuple[str, str], float]:
     """(name, job name or reason) and value of everything that is exported."""
     registry = CollectorRegistry()
-    registry.register(Exporter(*sources))
+    registry.register(PrometheusCollector(*sources))
     found = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
@@ -43,15 +48,15 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
     one, two = Metrics("q"), Metrics("q")
     for metrics, runs in ((one, 2), (two, 3)):
         for _ in range(runs):
-            metrics.ran("mail", 0.25, ok=True)
-        metrics.ran("mail", 1.0, ok=False)
-        metrics.buried["unrecoverable", "mail"] += runs
+            metrics.record_run("mail", 0.25, ok=True)
+        metrics.record_run("mail", 1.0, ok=False)
+        metrics.dead_lettered["unrecoverable", "mail"] += runs
         metrics.counts["settled"] += 10
-        metrics.backs_off("mail", 2.0)
-        metrics.reads.see(7)
+        metrics.record_backoff("mail", 2.0)
+        metrics.read_sizes.observe(7)
         metrics.gauges["running"] = runs
     through_json = [(json.loads(json.dumps(each.snapshot())), True) for each in (one, two)]
-    (both,) = add_up(through_json)
+    (both,) = merge_by_queue(through_json)
     found = samples(both)
     assert found["chasquimq_jobs_completed_total", "mail"] == 5
     assert found["chasquimq_jobs_failed_total", "mail"] == 2
@@ -61,10 +66,10 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
     assert found["chasquimq_retry_backoff_seconds_sum", "mail"] == 4
     assert found["chasquimq_consumer_batch_size_sum", ""] == 14
     assert found["chasquimq_consumer_batch_size_count", ""] == 2
-    assert found["chasqui_settled_total", ""] == 20
+    assert found["chasqui_entries_acked_total", ""] == 20
     assert found["chasqui_running", ""] == 5
 
-    (after,) = add_up([through_json[0], (through_json[1][0], False)])
+    (after,) = merge_by_queue([through_json[0], (through_json[1][0], False)])
     found = samples(after)
     assert found["chasquimq_jobs_completed_total", "mail"] == 5
     assert found["chasqui_running", ""] == 2  # a dead process runs nothing
@@ -73,10 +78,10 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
 def test_buckets_hold_what_fits_into_them() -> None:
     metrics = Metrics("q")
     for size in (1, 3, 3, 2000):
-        metrics.reads.see(size)
-    metrics.backs_off("mail", 0.2)
+        metrics.read_sizes.observe(size)
+    metrics.record_backoff("mail", 0.2)
     registry = CollectorRegistry()
-    registry.register(Exporter(metrics))
+    registry.register(PrometheusCollector(metrics))
     found = {
         (sample.name, sample.labels["le"]): sample.value
         for family in text_string_to_metric_families(generate_latest(registry).decode())
@@ -105,28 +110,30 @@ def test_of_two_leaders_the_last_one_is_believed(monkeypatch: pytest.MonkeyPatch
 
 def test_names_without_end_do_not_fill_the_memory() -> None:
     metrics = Metrics("q")
-    for number in range(NAMES_MOST + 50):
-        metrics.ran(f"job-{number}", 0.1, ok=True)
+    for number in range(MAX_LABEL_VALUES + 50):
+        metrics.record_run(f"job-{number}", 0.1, ok=True)
         metrics.retried[f"job-{number}"] += 1
-        metrics.backs_off(f"job-{number}", 0.1)
-        metrics.buried["unrecoverable", f"job-{number}"] += 1
-    assert len(metrics.completed) <= NAMES_MOST + 1
-    assert metrics.completed[OTHER] == metrics.retried[OTHER] == 50
-    assert sum(metrics.completed.values()) == NAMES_MOST + 50
-    assert sum(metrics.buried.values()) == NAMES_MOST + 50
-    assert len(metrics.duration) <= NAMES_MOST + 1
-    assert len(metrics.backoff) <= NAMES_MOST + 1
+        metrics.record_backoff(f"job-{number}", 0.1)
+        metrics.dead_lettered["unrecoverable", f"job-{number}"] += 1
+    assert len(metrics.completed) <= MAX_LABEL_VALUES + 1
+    assert metrics.completed[OVERFLOW_LABEL] == metrics.retried[OVERFLOW_LABEL] == 50
+    assert sum(metrics.completed.values()) == MAX_LABEL_VALUES + 50
+    assert sum(metrics.dead_lettered.values()) == MAX_LABEL_VALUES + 50
+    assert len(metrics.duration) <= MAX_LABEL_VALUES + 1
+    assert len(metrics.backoff) <= MAX_LABEL_VALUES + 1
 
 
 def test_a_name_that_is_half_a_character_breaks_no_scrape() -> None:
     metrics = Metrics("q")
-    metrics.ran("\udcff", 0.1, ok=True)
+    metrics.record_run("\udcff", 0.1, ok=True)
     assert ("chasquimq_jobs_completed_total", "?") in samples(metrics)
 
 
 def test_the_endpoint_tells_alive_from_ready() -> None:
-    standing = Standing(alive=True, ready=False, detail={"last_read_age_s": 99})
-    endpoint = Endpoint(Exporter(Metrics("q")), lambda: standing, host="127.0.0.1", port=0)
+    standing = HealthStatus(alive=True, ready=False, details={"last_read_age_s": 99})
+    endpoint = MetricsServer(
+        PrometheusCollector(Metrics("q")), lambda: standing, host="127.0.0.1", port=0
+    )
     endpoint.start()
     try:
 
@@ -142,22 +149,22 @@ def test_the_endpoint_tells_alive_from_ready() -> None:
         assert ask("/healthz")[0] == 200
         assert json.loads(ask("/healthz")[1]) == {"status": "ok", "last_read_age_s": 99}
         assert ask("/readyz")[0] == 503
-        assert "chasqui_settled_total" in ask("/metrics")[1]
+        assert "chasqui_entries_acked_total" in ask("/metrics")[1]
         assert ask("/")[0] == 404
-        with pytest.raises(BadInput, match="cannot serve"):
-            Endpoint(Exporter(), host="127.0.0.1", port=endpoint.port)
+        with pytest.raises(InvalidArgument, match="cannot serve"):
+            MetricsServer(PrometheusCollector(), host="127.0.0.1", port=endpoint.port)
     finally:
         endpoint.close()
 
 
 def test_a_process_that_is_silent_for_long_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = WorkPlan("m:h", ".", ("q",), Target(), None, ConsumerConfig())
-    slot = Slot(1, plan)
+    plan = WorkerConfig("m:h", ".", ("q",), RedisTarget(), None, ConsumerConfig())
+    slot = WorkerProcess(1, plan)
     assert not slot.stuck  # nothing runs there
     slot._process = object()  # type: ignore[assignment]
-    slot._heard_at = time.monotonic()
+    slot._last_report_at = time.monotonic()
     assert not slot.stuck
-    later = time.monotonic() + STUCK_S + 1
+    later = time.monotonic() + STUCK_AFTER_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     assert slot.stuck
 
@@ -165,13 +172,13 @@ def test_a_process_that_is_silent_for_long_is_stuck(monkeypatch: pytest.MonkeyPa
 def exported() -> set[str]:
     """Every series that a worker has."""
     metrics = Metrics("q")
-    metrics.ran("a", 0.1, ok=True)
-    metrics.ran("a", 0.1, ok=False)
+    metrics.record_run("a", 0.1, ok=True)
+    metrics.record_run("a", 0.1, ok=False)
     metrics.retried["a"] += 1
-    metrics.buried["unrecoverable", "a"] += 1
+    metrics.dead_lettered["unrecoverable", "a"] += 1
     registry = CollectorRegistry()
-    registry.register(Exporter(metrics))
-    registry.register(_Processes([]))  # type: ignore[arg-type]
+    registry.register(PrometheusCollector(metrics))
+    registry.register(_ProcessCollector([]))  # type: ignore[arg-type]
     names = set()
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         names.add(family.name)

@@ -24,15 +24,17 @@ def server(portable_server: Server) -> Server:
 @pytest.fixture
 def full(queue: Queue, server: Server) -> Queue:
     """A queue with some of everything."""
-    queue.add_many([{"payload": "x" * 200, "name": "die", "id": f"dead-{n}"} for n in range(3)])
+    queue.add_many(
+        [{"payload": "x" * 200, "job_name": "die", "job_id": f"dead-{n}"} for n in range(3)]
+    )
     work(server, queue.name)
-    queue.add({"to": "ada@example.org", "body": "y" * 300}, name="welcome", id=LONG_ID)
-    queue.add("表" * 50, name="[red]markup[/red]", delay=timedelta(hours=30))
-    queue.add_batch(range(5), batch_id="nightly-2030-01-31", name="embed")
-    from airflow_provider_chasqui.core.schedule import Cron, Every
+    queue.add({"to": "ada@example.org", "body": "y" * 300}, job_name="welcome", job_id=LONG_ID)
+    queue.add("表" * 50, job_name="[red]markup[/red]", delay=timedelta(hours=30))
+    queue.add_batch(range(5), batch_id="nightly-2030-01-31", job_name="embed")
+    from airflow_provider_chasqui.core.cron import Cron, Every
 
-    queue.repeat({"x": 1}, Every(60_000), name="tick")
-    queue.repeat(None, Cron("0 2 * * *", "Europe/Berlin"), name="nightly-report")
+    queue.repeat({"x": 1}, Every(60_000), job_name="tick")
+    queue.repeat(None, Cron("0 2 * * *", "Europe/Berlin"), job_name="nightly-report")
     return queue
 
 

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_chasqui.queue import Queue
 from tests.cli.conftest import Worker, alive, wait_for
 from tests.conftest import Server
-from tests.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, valkey_binary
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180), pytest.mark.xdist_group("cli-worker")]
 
@@ -34,7 +34,7 @@ def test_its_processes_do_not_walk_over_what_is_loaded(
 ) -> None:
     start_worker(native_server, "-q", queue_name, "--store-results").ready()
     with Queue(queue_name, native_server.url) as queue:
-        every, frozen = queue.wait(queue.add(None, name="collector").id, timeout=MINUTE)
+        every, frozen = queue.wait(queue.add(None, job_name="collector").job_id, timeout=MINUTE)
     assert every > gc.get_threshold()[0]
     assert frozen > 10_000
 
@@ -43,7 +43,7 @@ def test_two_processes_share_the_work_and_their_numbers_add_up(
     server: Server, queue: Queue, start_worker: Start
 ) -> None:
     worker = start_worker(server, "-q", queue.name, "-p", "2", "-c", "5", "--store-results").ready()
-    jobs = [{"payload": 0.05, "name": "sleep"} for _ in range(100)]
+    jobs = [{"payload": 0.05, "job_name": "sleep"} for _ in range(100)]
     jobs += [{"payload": n} for n in range(100)] + [{"name": "die"} for _ in range(3)]
     added = queue.add_many(jobs)
 
@@ -51,7 +51,7 @@ def test_two_processes_share_the_work_and_their_numbers_add_up(
         return worker.metric("chasquimq_jobs_completed_total", queue=queue.name)
 
     wait_for(lambda: completed() == 200)
-    wait_for(lambda: worker.metric("chasqui_settled_total", queue=queue.name) == 203)
+    wait_for(lambda: worker.metric("chasqui_entries_acked_total", queue=queue.name) == 203)
     assert worker.metric("chasquimq_jobs_completed_total", name="sleep") == 100
     assert worker.metric("chasquimq_jobs_failed_total", name="die", kind="error") == 3
     assert worker.metric("chasquimq_dlq_routed_total", reason="unrecoverable") == 3
@@ -62,7 +62,7 @@ def test_two_processes_share_the_work_and_their_numbers_add_up(
     wait_for(lambda: worker.metric("chasqui_queue_dead", queue=queue.name) == 3)
     assert worker.metric("chasqui_queue_consumers", queue=queue.name) == 2
 
-    results = queue.results([each.id for each in added[:100]])
+    results = queue.results([each.job_id for each in added[:100]])
     assert set(results.values()) == set(worker.pids())  # both of them had some
 
     facts = worker.health()
@@ -87,8 +87,8 @@ def test_a_killed_process_is_replaced_and_what_it_counted_stays_counted(
     name = "chasquimq_jobs_completed_total"
     wait_for(lambda: worker.metric(name, queue=queue.name) == 50)
 
-    held = queue.add(3, name="sleep", id="held")
-    wait_for(lambda: queue.progress(held.id))
+    held = queue.add(3, job_name="sleep", job_id="held")
+    wait_for(lambda: queue.progress(held.job_id))
 
     def who_runs_it() -> list[int]:
         found = worker.health()["processes"]
@@ -97,7 +97,7 @@ def test_a_killed_process_is_replaced_and_what_it_counted_stays_counted(
     victim = wait_for(who_runs_it)[0]
     os.kill(victim, signal.SIGKILL)
 
-    assert queue.wait(held.id, timeout=MINUTE) != victim  # somebody else ran it again
+    assert queue.wait(held.job_id, timeout=MINUTE) != victim  # somebody else ran it again
     wait_for(lambda: sum(each["restarts"] for each in worker.health()["processes"]) == 1)
     wait_for(lambda: worker.ask("/readyz")[0] == 200)
     assert victim not in worker.pids()
@@ -113,8 +113,8 @@ def test_a_killed_process_is_replaced_and_what_it_counted_stays_counted(
 def test_no_process_outlives_a_killed_supervisor(
     server: Server, queue: Queue, start_worker: Start
 ) -> None:
-    worker = start_worker(server, "-q", queue.name, "-p", "2", "--drain", "1s").ready()
-    queue.add(60, name="sleep", id="long")
+    worker = start_worker(server, "-q", queue.name, "-p", "2", "--shutdown-timeout", "1s").ready()
+    queue.add(60, job_name="sleep", job_id="long")
     wait_for(lambda: queue.progress("long"))
     children = worker.pids()
     worker.signal(signal.SIGKILL)
@@ -127,28 +127,28 @@ def test_no_process_outlives_a_killed_supervisor(
 
 def test_sigterm_lets_what_runs_finish(server: Server, queue: Queue, start_worker: Start) -> None:
     worker = start_worker(server, "-q", queue.name, "-c", "2", "--store-results").ready()
-    queue.add(3, name="sleep", id="slow")
+    queue.add(3, job_name="sleep", job_id="slow")
     wait_for(lambda: queue.progress("slow"))
     worker.signal(signal.SIGTERM)
     wait_for(lambda: worker.ask("/readyz")[0] == 503)
     assert worker.health()["draining"] is True
     assert worker.ask("/healthz")[0] == 200  # it drains, and is not to be restarted for that
-    queue.add("too late", id="next")
+    queue.add("too late", job_id="next")
     assert worker.end() == 0, worker.log
     assert queue.result("slow") in worker.seen
-    assert queue.find("next").state == "waiting"
+    assert queue.job_status("next").state == "waiting"
 
 
 def test_what_cannot_finish_in_time_is_handed_back(
     native_server: Server, queue_name: str, start_worker: Start
 ) -> None:
-    worker = start_worker(native_server, "-q", queue_name, "--drain", "500ms").ready()
+    worker = start_worker(native_server, "-q", queue_name, "--shutdown-timeout", "500ms").ready()
     with Queue(queue_name, native_server.url) as queue:
-        queue.add(60, name="sleep", id="long")
+        queue.add(60, job_name="sleep", job_id="long")
         wait_for(lambda: queue.progress("long"))
         worker.signal(signal.SIGTERM)
         assert worker.end(20) == 0, worker.log
-        assert queue.find("long").state == "waiting"
+        assert queue.job_status("long").state == "waiting"
 
 
 def test_a_second_signal_ends_at_once(
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_at_once(
 ) -> None:
     worker = start_worker(native_server, "-q", queue_name, "-p", "2").ready()
     with Queue(queue_name, native_server.url) as queue:
-        queue.add(60, name="sleep", id="long")
+        queue.add(60, job_name="sleep", job_id="long")
         wait_for(lambda: queue.progress("long"))
     children = worker.pids()
     worker.signal(signal.SIGTERM)
@@ -172,13 +172,13 @@ def test_sighup_starts_every_process_anew_and_loses_nothing(
     worker = start_worker(native_server, "-q", queue_name, "-p", "2", "--store-results").ready()
     before = worker.pids()
     with Queue(queue_name, native_server.url) as queue:
-        queue.add(2, name="sleep", id="slow")
+        queue.add(2, job_name="sleep", job_id="slow")
         wait_for(lambda: queue.progress("slow"))
         worker.signal(signal.SIGHUP)
         assert queue.wait("slow", timeout=MINUTE) in before
         wait_for(lambda: not set(before) & set(worker.pids()) and None not in worker.pids())
         wait_for(lambda: worker.ask("/readyz")[0] == 200)
-        assert queue.wait(queue.add("after").id, timeout=MINUTE) == [1, "after"]
+        assert queue.wait(queue.add("after").job_id, timeout=MINUTE) == [1, "after"]
     worker.signal(signal.SIGTERM)
     assert worker.end() == 0, worker.log
 
@@ -190,19 +190,19 @@ def test_reload_drains_first_and_then_runs_the_new_code(
     module = tmp_path / "my_jobs.py"
     good = module.read_text()
     with Queue(queue_name, native_server.url) as queue:
-        assert queue.wait(queue.add("x").id, timeout=MINUTE) == [1, "x"]
-        queue.add(2, name="sleep", id="slow")
+        assert queue.wait(queue.add("x").job_id, timeout=MINUTE) == [1, "x"]
+        queue.add(2, job_name="sleep", job_id="slow")
         wait_for(lambda: queue.progress("slow"))
         old = worker.pids()[0]
         module.write_text(good.replace("VERSION = 1", "VERSION = 2"))
         assert queue.wait("slow", timeout=MINUTE) == old  # it was not cut off
-        assert queue.wait(queue.add("y").id, timeout=MINUTE) == [2, "y"]
+        assert queue.wait(queue.add("y").job_id, timeout=MINUTE) == [2, "y"]
 
         module.write_text("def broken(:")
         wait_for(lambda: "waiting for a file to change" in worker.log)
         assert worker.process.poll() is None
         module.write_text(good.replace("VERSION = 1", "VERSION = 3"))
-        assert queue.wait(queue.add("z").id, timeout=MINUTE) == [3, "z"]
+        assert queue.wait(queue.add("z").job_id, timeout=MINUTE) == [3, "z"]
     worker.signal(signal.SIGTERM)
     assert worker.end() == 0, worker.log
 
@@ -213,7 +213,7 @@ def test_a_worker_waits_for_its_server_and_says_that_it_is_not_ready(
     with RedisServer.start(valkey_binary(), aof=True) as process:
         server = Server(process.url, "portable")
         with Queue(queue_name, server.url) as queue:
-            queue.add("early", id="early")
+            queue.add("early", job_id="early")
         process.stop()
         worker = start_worker(server, "-q", queue_name, "--store-results")
         wait_for(lambda: "waiting for the server" in worker.log)
@@ -236,7 +236,7 @@ def test_several_queues_in_one_worker(
     worker = start_worker(native_server, "-q", names[0], "-q", names[1], "--store-results").ready()
     for name in names:
         with Queue(name, native_server.url) as queue:
-            assert queue.wait(queue.add(name).id, timeout=MINUTE) == [1, name]
+            assert queue.wait(queue.add(name).job_id, timeout=MINUTE) == [1, name]
         wait_for(lambda name=name: worker.metric("chasquimq_jobs_completed_total", queue=name) == 1)
     worker.signal(signal.SIGTERM)
     assert worker.end() == 0, worker.log
@@ -281,7 +281,7 @@ def test_a_factory_makes_the_handlers(
 ) -> None:
     worker = start_worker(native_server, "my_jobs:factory", "-q", queue_name, "--store-results")
     with Queue(queue_name, native_server.url) as queue:
-        assert queue.wait(queue.add("made").id, timeout=MINUTE) == [1, "made"]
+        assert queue.wait(queue.add("made").job_id, timeout=MINUTE) == [1, "made"]
     worker.signal(signal.SIGTERM)
     assert worker.end() == 0, worker.log
 

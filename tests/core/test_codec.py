@@ -11,21 +11,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_chasqui.core.codec import (
-    NAME_MAX_BYTES,
+    MAX_JOB_NAME_BYTES,
+    decode_delayed_member,
     decode_envelope,
-    decode_member,
+    encode_delayed_member,
     encode_envelope,
     encode_job,
-    encode_member,
-    encode_name,
+    encode_job_name,
 )
-from airflow_provider_chasqui.core.errors import BadInput, DecodeError, EncodeError
+from airflow_provider_chasqui.core.commands.consumer_group import parse_entry
+from airflow_provider_chasqui.core.commands.dead_letters import (
+    dead_lettered_at_ms,
+    parse_dead_letter,
+)
+from airflow_provider_chasqui.core.cron import Cron, Every
+from airflow_provider_chasqui.core.errors import DecodeError, EncodeError, InvalidArgument
 from airflow_provider_chasqui.core.event import parse_event
-from airflow_provider_chasqui.core.job import Entry, Letter, Rejected
-from airflow_provider_chasqui.core.ops.delivery import delivery
-from airflow_provider_chasqui.core.ops.letters import buried_at_ms, letter
+from airflow_provider_chasqui.core.job import DeadLetter, InvalidEntry, StreamEntry
 from airflow_provider_chasqui.core.payload import decode_payload, encode_payload
-from airflow_provider_chasqui.core.policy import U32_MAX, U64_MAX, Backoff, RetryPolicy
 from airflow_provider_chasqui.core.repeat import (
     FIRE_ONCE,
     SKIP,
@@ -34,7 +37,7 @@ from airflow_provider_chasqui.core.repeat import (
     encode_repeat,
     fire_all,
 )
-from airflow_provider_chasqui.core.schedule import Cron, Every
+from airflow_provider_chasqui.core.retry import U32_MAX, U64_MAX, Backoff, RetryPolicy
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 payloads = st.recursive(
@@ -89,10 +92,10 @@ def test_envelopes_come_back_and_are_what_msgpack_would_write(job_id, body, at_m
     assert raw == msgpack.packb(slots)
 
 
-@given(text.filter(lambda name: len(name.encode()) <= NAME_MAX_BYTES), st.binary())
+@given(text.filter(lambda name: len(name.encode()) <= MAX_JOB_NAME_BYTES), st.binary())
 def test_members_come_back(name, body):
-    raw = encode_member(encode_name(name), encode_envelope("id", body, 1))
-    job = decode_member(raw)
+    raw = encode_delayed_member(encode_job_name(name), encode_envelope("id", body, 1))
+    job = decode_delayed_member(raw)
     assert (job.name, job.id, job.body) == (name, "id", body)
 
 
@@ -168,8 +171,8 @@ def test_what_cannot_be_written_is_an_encode_error(payload):
 
 @pytest.mark.parametrize("name", ["x" * 257, "é" * 129, "\ud800", None, b"bytes", 3])
 def test_bad_names_are_refused(name):
-    with pytest.raises(BadInput):
-        encode_name(name)
+    with pytest.raises(InvalidArgument):
+        encode_job_name(name)
 
 
 # What an attacker or an accident may have left on the server.
@@ -216,7 +219,7 @@ wire_bytes = (
 def read_without_harm(raw: bytes) -> None:
     """Every reader answers or raises DecodeError, and soon."""
     began = time.thread_time()
-    for decode in (decode_envelope, decode_member, decode_payload, decode_repeat):
+    for decode in (decode_envelope, decode_delayed_member, decode_payload, decode_repeat):
         with suppress(DecodeError):
             decode(raw)
     for entry in (
@@ -224,11 +227,11 @@ def read_without_harm(raw: bytes) -> None:
         [b"1-0", [raw, raw, raw]],
         [b"1-0", None, 5, 2],
     ):
-        assert isinstance(delivery(entry, 2**20), Entry | Rejected)
+        assert isinstance(parse_entry(entry, 2**20), StreamEntry | InvalidEntry)
     for name in (b"d", b"attempts", b"failed_at", b"error", b"reason", b"source_id", b"n"):
-        found = letter([b"7-0", [name, raw]])
-        assert isinstance(found, Letter)
-        assert buried_at_ms(found) >= 0
+        found = parse_dead_letter([b"7-0", [name, raw]])
+        assert isinstance(found, DeadLetter)
+        assert dead_lettered_at_ms(found) >= 0
     told = raw.decode("utf-8", "replace")
     for field in ("ts", "attempt", "id", "e", "reason"):
         parse_event("1-0", {field: told})

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_chasqui.core.ids import Producer, Ulids, time_of
+from airflow_provider_chasqui.core.ids import ProducerSession, UlidGenerator, ulid_timestamp_ms
 
 
 @given(st.lists(st.integers(0, 2**48 - 1), min_size=1, max_size=200))
 def test_ids_sort_as_they_were_minted_whatever_the_clock_does(clock):
-    ulids = Ulids()
-    minted = [ulids.mint(now_ms) for now_ms in clock]
+    ulids = UlidGenerator()
+    minted = [ulids.next(now_ms) for now_ms in clock]
     assert minted == sorted(set(minted))
     assert all(len(each) == 26 for each in minted)
-    assert time_of(minted[0]) == clock[0]
-    assert time_of(minted[-1]) == max(clock)
+    assert ulid_timestamp_ms(minted[0]) == clock[0]
+    assert ulid_timestamp_ms(minted[-1]) == max(clock)
 
 
 def test_threads_never_share_an_id():
-    ulids, minted = Ulids(), []
+    ulids, minted = UlidGenerator(), []
 
     def mint():
-        minted.extend([ulids.mint(5) for _ in range(2000)])
+        minted.extend([ulids.next(5) for _ in range(2000)])
 
     threads = [threading.Thread(target=mint) for _ in range(4)]
     for thread in threads:
@@ -38,7 +38,7 @@ def test_threads_never_share_an_id():
 
 @given(st.text(max_size=30))
 def test_what_is_no_ulid_has_no_time(text):
-    found = time_of(text)
+    found = ulid_timestamp_ms(text)
     assert found is None or len(text) == 26
 
 
@@ -63,43 +63,43 @@ def in_a_fork(ask) -> str:
 @in_threads_too
 def test_a_fork_mints_other_ids():
     """Both would count up from the same id within the same millisecond."""
-    ulids = Ulids()
-    ulids.mint(5)
-    theirs = [in_a_fork(lambda: ulids.mint(5)) for _ in range(3)]
-    assert len({ulids.mint(5), *theirs}) == 4
+    ulids = UlidGenerator()
+    ulids.next(5)
+    theirs = [in_a_fork(lambda: ulids.next(5)) for _ in range(3)]
+    assert len({ulids.next(5), *theirs}) == 4
 
 
-def name_of_a_call(producer: Producer) -> str:
-    with producer.call() as call:
-        return call.token(0)
+def name_of_a_call(producer: ProducerSession) -> str:
+    with producer.begin_call() as call:
+        return call.idempotency_token(0)
 
 
 @in_threads_too
 def test_a_fork_is_another_producer():
     """Else its first add would be taken for its parent's, and lost."""
-    producer = Producer()
+    producer = ProducerSession()
     theirs = [in_a_fork(lambda: name_of_a_call(producer)) for _ in range(3)]
     assert len({name_of_a_call(producer), *theirs}) == 4
 
 
 def test_calls_one_after_another_share_a_name_and_calls_at_the_same_time_do_not():
     """Redis remembers 100 ids of a name: a call must not be pushed out of it while it is open."""
-    producer = Producer()
-    with producer.call() as first, producer.call() as second:
-        assert first.producer != second.producer
-    with producer.call() as third:
-        assert third.producer in (first.producer, second.producer)
-    numbers = {call.number for call in (first, second, third)}
+    producer = ProducerSession()
+    with producer.begin_call() as first, producer.begin_call() as second:
+        assert first.producer_id != second.producer_id
+    with producer.begin_call() as third:
+        assert third.producer_id in (first.producer_id, second.producer_id)
+    numbers = {call.call_number for call in (first, second, third)}
     assert len(numbers) == 3
 
 
 def test_a_name_is_given_back_when_a_call_fails():
-    producer = Producer()
+    producer = ProducerSession()
     names = set()
     for _ in range(10):
         try:
-            with producer.call() as call:
-                names.add(call.producer)
+            with producer.begin_call() as call:
+                names.add(call.producer_id)
                 raise OSError
         except OSError:
             pass
@@ -107,17 +107,17 @@ def test_a_name_is_given_back_when_a_call_fails():
 
 
 def test_many_ids_at_once_go_on_where_the_last_one_was() -> None:
-    ulids = Ulids()
-    ids = [ulids.mint(5), *ulids.mint_many(5, 1000), ulids.mint(5), *ulids.mint_many(4, 3)]
+    ulids = UlidGenerator()
+    ids = [ulids.next(5), *ulids.next_many(5, 1000), ulids.next(5), *ulids.next_many(4, 3)]
     assert ids == sorted(set(ids))
     assert len(ids) == 1005
-    assert {time_of(each) for each in ids} == {5}
+    assert {ulid_timestamp_ms(each) for each in ids} == {5}
 
 
 def test_many_ids_that_run_out_of_digits_go_on() -> None:
-    ulids = Ulids()
-    ulids.mint(5)
+    ulids = UlidGenerator()
+    ulids.next(5)
     ulids._low = (1 << 20) - 3
-    ids = ulids.mint_many(5, 10)
+    ids = ulids.next_many(5, 10)
     assert ids == sorted(set(ids))
     assert len(ids) == 10

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,8 +16,12 @@ from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.conftest import SERVERS, Server
 
-PROMPT = PromoterConfig(poll_ms=20, standby_ms=100, lock_life_s=1)
-PUNCTUAL = SchedulerConfig(poll_ms=100, lock_life_s=1)
+PROMPT = PromoterConfig(
+    poll_interval=timedelta(milliseconds=20),
+    standby_poll_interval=timedelta(milliseconds=100),
+    lock_ttl=timedelta(seconds=1),
+)
+PUNCTUAL = SchedulerConfig(poll_interval=timedelta(milliseconds=100), lock_ttl=timedelta(seconds=1))
 
 
 @pytest.fixture(params=["redis8-native", "valkey"])
@@ -34,7 +39,11 @@ async def queue(server: Server, queue_name: str) -> AsyncIterator[AsyncQueue]:
 
 def settings(**changes: Any) -> ConsumerConfig:
     """A consumer's settings with short waits."""
-    given: dict[str, Any] = {"block_ms": 500, "promoter": PROMPT, "scheduler": None}
+    given: dict[str, Any] = {
+        "block_timeout": timedelta(milliseconds=500),
+        "promoter": PROMPT,
+        "scheduler": None,
+    }
     return ConsumerConfig(**given | changes)
 
 

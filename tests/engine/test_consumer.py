@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.core.errors import BadInput, LoginRefused, WrongType
+from airflow_provider_chasqui.core.errors import (
+    AuthenticationFailed,
+    InvalidArgument,
+    KeyTypeMismatch,
+)
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.engine.conftest import empty, settings, told, until, working
@@ -38,7 +43,7 @@ async def test_ten_lines_are_a_worker(server, queue_name) -> None:
     consumer = Consumer(queue_name, handle, server=server.url)
     working = asyncio.create_task(consumer.run())
     async with AsyncQueue(queue_name, server.url) as queue:
-        await queue.add({"to": "ada"}, name="welcome")
+        await queue.add({"to": "ada"}, job_name="welcome")
         await asyncio.wait_for(seen.wait(), 10)
         consumer.stop()
         await asyncio.wait_for(working, 10)
@@ -50,15 +55,15 @@ async def test_counts_and_events_tell_what_happened(queue: AsyncQueue) -> None:
         if job.payload:
             raise ValueError("no")
 
-    good = (await queue.add(0)).id
-    bad = (await queue.add(1)).id
+    good = (await queue.add(0)).job_id
+    bad = (await queue.add(1)).job_id
     async with working(queue, handle, settings()) as consumer:
         await until(lambda: consumer.metrics.failed[""] >= 2)
         counts = consumer.metrics
         assert counts.completed[""] == 1
         assert counts.retried[""] >= 1
         assert counts.backoff[""].total > 0
-        assert sum(counts.reads.counts) >= 2
+        assert sum(counts.read_sizes.counts) >= 2
     assert await told(queue, good) == ["active", "completed"]
     assert (await told(queue, bad))[:3] == ["active", "failed", "retry-scheduled"]
 
@@ -79,11 +84,11 @@ async def test_a_stop_before_the_start_is_heard(queue: AsyncQueue) -> None:
 
 
 async def test_a_wrong_login_ends_it_at_the_first_contact(redis86_binary, queue_name) -> None:
-    from tests.servers import RedisServer
+    from tests.support.servers import RedisServer
 
     with RedisServer.start(redis86_binary, "--requirepass", "right") as server:
         url = server.url.replace("redis://", "redis://:wrong@")
-        with pytest.raises(LoginRefused):
+        with pytest.raises(AuthenticationFailed):
             await asyncio.wait_for(Consumer(queue_name, print, server=url).run(), 10)
 
 
@@ -91,7 +96,7 @@ async def test_a_foreign_key_under_its_name_ends_it_at_the_first_contact(
     queue: AsyncQueue, client
 ) -> None:
     client.set(queue.keys.stream, "mine")
-    with pytest.raises(WrongType):
+    with pytest.raises(KeyTypeMismatch):
         await asyncio.wait_for(Consumer(queue, print, settings()).run(), 10)
 
 
@@ -100,10 +105,10 @@ async def test_a_foreign_key_under_its_name_ends_it_at_the_first_contact(
     [
         {"concurrency": 0},
         {"read_count": True},
-        {"claim_idle_ms": 0},
+        {"claim_after": timedelta(milliseconds=0)},
         {"group": ""},
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(InvalidArgument):
         settings(**wrong)

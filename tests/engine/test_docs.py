@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
-from airflow_provider_chasqui.core.policy import RetryPolicy
-from airflow_provider_chasqui.engine import serve
+from airflow_provider_chasqui.core.retry import RetryPolicy
+from airflow_provider_chasqui.engine import http_server
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.engine.conftest import until, working
 
@@ -39,7 +39,7 @@ async def test_the_ten_lines_are_a_worker(server, queue_name: str, capsys) -> No
     exec(compile(text, "workers.md", "exec"), page)
     async with AsyncQueue(queue_name, server.url) as queue:
         running = asyncio.create_task(page["main"]())
-        job_id = (await queue.add({"to": "ada"}, name="welcome")).id
+        job_id = (await queue.add({"to": "ada"}, job_name="welcome")).job_id
         said = ""
         while job_id not in said:
             await asyncio.sleep(0.02)
@@ -57,9 +57,9 @@ async def test_the_handlers_do_what_the_table_says(queue: AsyncQueue) -> None:
     with pytest.raises(Unrecoverable):
         await page["welcome"](_Job({}), _Job({}))
     async with working(queue, page["handlers"], store_results=True):
-        done = (await queue.add({"to": "ada"}, name="welcome")).id
-        await queue.add({}, name="welcome")
-        await queue.add({}, name="other", retry=RetryPolicy(1))
+        done = (await queue.add({"to": "ada"}, job_name="welcome")).job_id
+        await queue.add({}, job_name="welcome")
+        await queue.add({}, job_name="other", retry=RetryPolicy(1))
         assert await queue.wait(done) == {"sent": 1}
         letters = await until(lambda: _two(queue))
     assert {each.reason for each in letters} == {"unrecoverable", "retries_exhausted"}
@@ -69,14 +69,14 @@ async def test_a_program_of_ones_own_serves_its_metrics(
     server, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As printed, but for the queue's name, its server and the port."""
-    started: list[serve.Endpoint] = []
+    started: list[http_server.MetricsServer] = []
 
-    class Kept(serve.Endpoint):
+    class Kept(http_server.MetricsServer):
         def start(self) -> None:
             started.append(self)
             super().start()
 
-    monkeypatch.setattr(serve, "Endpoint", Kept)
+    monkeypatch.setattr(http_server, "MetricsServer", Kept)
     text = examples("metrics.md")[-1].replace('"redis://localhost"', repr(server.url))
     text = text.replace('"emails"', repr(queue_name)).replace("port=9100", "port=0")
     page: dict[str, Any] = {}
@@ -84,7 +84,7 @@ async def test_a_program_of_ones_own_serves_its_metrics(
     running = asyncio.create_task(page["main"]())
     try:
         async with AsyncQueue(queue_name, server.url) as queue, httpx.AsyncClient() as http:
-            await queue.add({"to": "ada"}, name="welcome")
+            await queue.add({"to": "ada"}, job_name="welcome")
 
             async def counted() -> bool:
                 found = await http.get(f"http://127.0.0.1:{started[0].port}/metrics")
@@ -108,7 +108,7 @@ async def test_the_handler_that_may_run_twice_charges_by_the_id() -> None:
 
 
 async def _two(queue: AsyncQueue) -> Any:
-    letters = await queue.letters()
+    letters = await queue.dead_letters()
     return letters if len(letters) == 2 else None
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import BadInput, EncodeError
+from airflow_provider_chasqui.core.errors import EncodeError, InvalidArgument
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
-from airflow_provider_chasqui.engine.threads import Cancelled, Seat
+from airflow_provider_chasqui.engine.thread_executor import CancelInterrupt, ThreadSlot
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.engine.conftest import empty, told, until, working
 
@@ -45,7 +45,7 @@ def _with_context(job: Any, context: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("function", "is_async", "wants_context"),
+    ("function", "is_async", "accepts_context"),
     [
         (_coroutine, True, False),
         (_plain, False, False),
@@ -58,9 +58,9 @@ def _with_context(job: Any, context: Any) -> None: ...
         (print, False, False),
     ],
 )
-def test_what_is_a_handler(function, is_async, wants_context) -> None:
-    handler = Handler.of(function)
-    assert (handler.is_async, handler.wants_context) == (is_async, wants_context)
+def test_what_is_a_handler(function, is_async, accepts_context) -> None:
+    handler = Handler.from_callable(function)
+    assert (handler.is_async, handler.accepts_context) == (is_async, accepts_context)
 
 
 def _generator(job: Any) -> Any:
@@ -77,8 +77,8 @@ async def _stream(job: Any) -> Any:
     ids=["number", "no-argument", "three", "generator", "async-generator"],
 )
 def test_what_is_no_handler(function) -> None:
-    with pytest.raises(BadInput):
-        Handler.of(function)
+    with pytest.raises(InvalidArgument):
+        Handler.from_callable(function)
 
 
 async def test_a_registry_picks_by_name_and_falls_back(queue: AsyncQueue) -> None:
@@ -97,10 +97,10 @@ async def test_a_registry_picks_by_name_and_falls_back(queue: AsyncQueue) -> Non
     async def rest(job) -> None:
         seen.append(("rest", job.name))
 
-    with pytest.raises(BadInput, match="two handlers"):
+    with pytest.raises(InvalidArgument, match="two handlers"):
         handlers.on("mail")(resize)
     for name in ("mail", "letter", "resize", "other", ""):
-        await queue.add(1, name=name)
+        await queue.add(1, job_name=name)
     async with working(queue, handlers):
         await until(lambda: len(seen) == 5)
     expected = [("post", "mail"), ("post", "letter"), ("resize", "resize"), ("rest", "other")]
@@ -108,9 +108,9 @@ async def test_a_registry_picks_by_name_and_falls_back(queue: AsyncQueue) -> Non
 
 
 async def test_a_name_without_a_handler_fails_and_says_so(queue: AsyncQueue) -> None:
-    await queue.add(1, name="nobody", retry=ONE_RUN)
+    await queue.add(1, job_name="nobody", retry=ONE_RUN)
     async with working(queue, Handlers()):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert "no handler for the job name 'nobody'" in letter.error
 
 
@@ -142,7 +142,7 @@ async def test_retry_waits_as_long_as_it_says_and_costs_an_attempt(
 
     await queue.add(1, retry=TWO_RUNS)
     async with working(queue, _as(kind, answer)):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert len(at) == 2
     assert 0.4 <= at[1] - at[0] < 5
     assert (letter.reason, letter.error, letter.attempts) == ("retries_exhausted", "not yet", 2)
@@ -155,9 +155,9 @@ async def test_unrecoverable_is_dead_at_once(queue: AsyncQueue, kind: str) -> No
     def answer(job: Any) -> None:
         raise Unrecoverable("no such address")
 
-    await queue.add(1, name="mail")
+    await queue.add(1, job_name="mail")
     async with working(queue, _as(kind, answer)):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert (letter.reason, letter.attempts) == ("unrecoverable", 1)
     assert letter.error == "Unrecoverable: no such address"
 
@@ -165,7 +165,7 @@ async def test_unrecoverable_is_dead_at_once(queue: AsyncQueue, kind: str) -> No
 @pytest.mark.parametrize("wrong", [Snooze, Retry])
 @pytest.mark.parametrize("wait", [5, ms(-1), None])
 def test_a_wait_is_a_timedelta(wrong, wait) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(InvalidArgument):
         wrong(wait)
 
 
@@ -183,7 +183,7 @@ async def test_an_async_handler_that_is_too_slow_is_interrupted(queue: AsyncQueu
 
     await queue.add(1, retry=ONE_RUN)
     async with working(queue, handlers):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert ended == ["cancelled"]
     assert letter.error.startswith("TimeoutError: the handler ran for 0.1")
 
@@ -198,7 +198,7 @@ async def test_a_timeout_of_the_handlers_own_is_its_own_failure(queue: AsyncQueu
 
     await queue.add(1, retry=ONE_RUN)
     async with working(queue, handlers):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert letter.error == "TimeoutError: "
 
 
@@ -217,16 +217,16 @@ async def test_a_plain_handler_that_is_too_slow_is_interrupted(queue: AsyncQueue
         time.sleep(0.05)
         after.append(threading.get_ident())
 
-    await queue.add(1, name="slow", retry=ONE_RUN)
+    await queue.add(1, job_name="slow", retry=ONE_RUN)
     async with working(queue, handlers, concurrency=1):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
         for _ in range(3):  # the thread goes on, and nothing strikes the runs behind
-            await queue.add(1, name="next", retry=ONE_RUN)
+            await queue.add(1, job_name="next", retry=ONE_RUN)
         await until(lambda: len(after) == 3)
         await until(lambda: empty(queue))
     assert letter.error.startswith("TimeoutError: the handler ran for 0.")
     assert len(set(after)) == 1
-    assert len(await queue.letters()) == 1
+    assert len(await queue.dead_letters()) == 1
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -238,7 +238,7 @@ async def test_a_handler_may_give_itself_more_time(queue: AsyncQueue, kind: str)
     async def patient(job, context) -> None:
         context.extend(timedelta(seconds=30))
         await asyncio.sleep(0.3)
-        left.append(context.seconds_left)
+        left.append(context.time_remaining)
 
     @handlers.on("plain", timeout=ms(150))
     def patient_too(job, context) -> None:
@@ -246,14 +246,14 @@ async def test_a_handler_may_give_itself_more_time(queue: AsyncQueue, kind: str)
         deadline = time.monotonic() + 0.3
         while time.monotonic() < deadline:
             time.sleep(0.01)
-        left.append(context.seconds_left)
+        left.append(context.time_remaining)
 
-    await queue.add(1, name=kind, retry=ONE_RUN)
+    await queue.add(1, job_name=kind, retry=ONE_RUN)
     async with working(queue, handlers):
         await until(lambda: left)
         await until(lambda: empty(queue))
     assert 29 < left[0] < 30
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -262,7 +262,7 @@ async def test_progress_is_seen_from_outside(queue: AsyncQueue, kind: str) -> No
 
     def say(job: Any, context: Any) -> None:
         assert context.job is job
-        assert context.seconds_left is None
+        assert context.time_remaining is None
         context.progress({"done": 7})
         with pytest.raises(EncodeError):
             context.progress(object())
@@ -276,12 +276,12 @@ async def test_progress_is_seen_from_outside(queue: AsyncQueue, kind: str) -> No
         say(job, context)
         go_on.wait(20)
 
-    job_id = (await queue.add(1)).id
+    job_id = (await queue.add(1)).job_id
     async with working(queue, talkative if kind == "async" else talkative_too):
         await until(lambda: _progress(queue, job_id))
         go_on.set()
         await until(lambda: empty(queue))
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
 
 
 async def _progress(queue: AsyncQueue, job_id: str) -> bool:
@@ -295,7 +295,7 @@ async def test_a_cancelled_job_that_waits_never_begins(queue: AsyncQueue) -> Non
         ran.append(job.id)
 
     for job_id in ("stay", "go"):
-        await queue.add(1, id=job_id)
+        await queue.add(1, job_id=job_id)
     await queue.add_batch([1, 2], batch_id="b")
     assert await queue.cancel("go") == "asked"
     assert await queue.cancel("batch:b:0:1") == "asked"
@@ -315,34 +315,36 @@ async def test_a_cancelled_job_is_dropped_and_its_id_is_free_again(queue: AsyncQ
 
     async with working(queue, handle, concurrency=1) as consumer:
         await queue.cancel("nobody")  # from the next look on, every read asks for marks
-        desk = consumer._crew.desk
-        await until(lambda: desk.cancels_asked)
+        desk = consumer._runtime.state
+        await until(lambda: desk.has_cancel_requests)
         await queue.cancel("go")
         await asyncio.sleep(0.01)
-        await queue.add(1, id="go")  # created after the asking: this one is not meant
+        await queue.add(1, job_id="go")  # created after the asking: this one is not meant
         await until(lambda: ran == ["go"])
-        await queue.drive.run(_ask(queue, "batch:b:0:1"))
+        await queue.client.execute(_ask(queue, "batch:b:0:1"))
         batch = await queue.add_batch([1, 2], batch_id="b", delay=ms(1))
-        progress = await queue.wait_batch(batch.id, timeout=timedelta(seconds=10))
+        progress = await queue.wait_batch(batch.batch_id, timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (1, 1)
         await until(lambda: empty(queue))
         await until(lambda: _marks(queue, "batch:b:0:1"))
     assert ran == ["go", "batch:b:0:0"]
     assert sorted(await told(queue, "batch:b:0:1")) == ["dlq", "failed", "waiting"]
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
 
 
 def _ask(queue: AsyncQueue, job_id: str) -> Any:
-    from airflow_provider_chasqui.core.op import as_int, command
+    from airflow_provider_chasqui.core.command import as_int, redis_command
 
     later = time.time_ns() // 1_000_000 + 60_000
-    return command("ZADD", queue.keys.cancelled, later, job_id, parse=as_int)
+    return redis_command("ZADD", queue.keys.cancelled, later, job_id, parse=as_int)
 
 
 async def _marks(queue: AsyncQueue, job_id: str) -> bool:
-    from airflow_provider_chasqui.core.ops import delivery
+    from airflow_provider_chasqui.core.commands import consumer_group
 
-    return await queue.drive.run(delivery.cancel_marks(queue.keys, [job_id])) == [-1]
+    return await queue.client.execute(consumer_group.cancel_requested_at(queue.keys, [job_id])) == [
+        -1
+    ]
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -373,7 +375,7 @@ async def test_a_running_job_is_cancelled(queue: AsyncQueue, kind: str) -> None:
         progress = await queue.wait_batch("b", timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (0, 1)
     assert seen == [True]
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
     assert await told(queue, job_id) == ["active", "failed", "dlq"]
 
 
@@ -393,14 +395,14 @@ async def test_a_handler_that_ignores_its_cancelling_harms_no_later_job(queue: A
             raise asyncio.CancelledError("mine")
         done.append(job.id)
 
-    await queue.add(1, id="first")
+    await queue.add(1, job_id="first")
     async with working(queue, stubborn, concurrency=1):
         await begun.wait()
         await queue.cancel("first")
         await until(lambda: done == ["first"])
-        await queue.add(1, id="second", retry=ONE_RUN)
-        [letter] = await until(queue.letters)
-        await queue.add(1, id="third")
+        await queue.add(1, job_id="second", retry=ONE_RUN)
+        [letter] = await until(queue.dead_letters)
+        await queue.add(1, job_id="third")
         await until(lambda: done == ["first", "third"])
     assert letter.error == "CancelledError: mine"
     assert await told(queue, "first") == ["active", "completed"]
@@ -417,10 +419,10 @@ async def test_a_handler_that_cancels_its_own_task_fails_and_the_worker_goes_on(
             await asyncio.sleep(1)
         done.append(job.id)
 
-    await queue.add(1, id="odd", retry=ONE_RUN)
+    await queue.add(1, job_id="odd", retry=ONE_RUN)
     async with working(queue, handle, concurrency=1):
-        await until(queue.letters)
-        await queue.add(1, id="even")
+        await until(queue.dead_letters)
+        await queue.add(1, job_id="even")
         await until(lambda: done == ["even"])
 
 
@@ -447,7 +449,7 @@ async def test_a_job_does_not_see_the_context_of_another(queue: AsyncQueue, kind
         await until(lambda: len(seen) == 20)
         await until(lambda: empty(queue))
     assert set(seen) == {("clean", "seen everywhere")}
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -456,7 +458,7 @@ async def test_results_are_kept_before_the_event_is_told(queue: AsyncQueue, kind
         return {"twice": job.payload * 2}
 
     async with working(queue, _as(kind, answer), store_results=True):
-        job_id = (await queue.add(21)).id
+        job_id = (await queue.add(21)).job_id
         result = await queue.wait(job_id, timeout=timedelta(seconds=10))
     assert result == {"twice": 42}
 
@@ -473,10 +475,10 @@ async def test_whatever_a_handler_raises_the_worker_survives(
             raise BaseExceptionGroup("g", [ValueError()]) if error is BaseExceptionGroup else error
         done.append(job.id)
 
-    await queue.add(1, id="bad", retry=ONE_RUN)
+    await queue.add(1, job_id="bad", retry=ONE_RUN)
     async with working(queue, _as(kind, handle), concurrency=1):
-        [letter] = await until(queue.letters)
-        await queue.add(1, id="good")
+        [letter] = await until(queue.dead_letters)
+        await queue.add(1, job_id="good")
         await until(lambda: done == ["good"])
     assert letter.error.split(":")[0] == {BaseExceptionGroup: "ExceptionGroup"}.get(
         error, error.__name__
@@ -493,7 +495,7 @@ async def test_an_error_that_cannot_say_itself_is_still_a_failure(queue: AsyncQu
 
     await queue.add(1, retry=ONE_RUN)
     async with working(queue, handle):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert letter.error.startswith("Mute: ")
 
 
@@ -507,7 +509,7 @@ async def test_a_payload_that_is_no_messagepack_fails_like_any_job(
 
     client.xadd(queue.keys.stream, {"d": encode_envelope("j", b"\xc1", 1, retry=TWO_RUNS)})
     async with working(queue, handle):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert (letter.reason, letter.attempts) == ("retries_exhausted", 2)
     assert "not MessagePack" in letter.error
 
@@ -517,7 +519,7 @@ async def test_a_plain_function_that_returns_a_coroutine_is_not_taken_for_done(
 ) -> None:
     await queue.add(1, retry=ONE_RUN)
     async with working(queue, lambda job: _coroutine(job)):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert "make it an `async def`" in letter.error
 
 
@@ -532,7 +534,7 @@ async def test_a_handler_that_blocks_the_loop_delays_but_loses_nothing(
         ran.append(job.payload)
 
     await queue.add_many([{"payload": number} for number in range(50)])
-    async with working(queue, rude, claim_idle_ms=1500):
+    async with working(queue, rude, claim_after=timedelta(milliseconds=1500)):
         await until(lambda: set(ran) == set(range(50)))
         await until(lambda: empty(queue))
     assert sorted(ran) == list(range(50))
@@ -550,7 +552,7 @@ async def test_plain_handlers_run_at_the_same_time(queue: AsyncQueue) -> None:
         for _ in range(8):  # one by one: an idle thread must not be counted twice
             await queue.add(1, retry=ONE_RUN)
         await until(lambda: empty(queue))
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
 
 
 async def test_async_handlers_run_at_the_same_time(queue: AsyncQueue) -> None:
@@ -563,27 +565,27 @@ async def test_async_handlers_run_at_the_same_time(queue: AsyncQueue) -> None:
     await queue.add_many([{"payload": 1, "retry": ONE_RUN} for _ in range(30)])
     async with working(queue, together, concurrency=30):
         await until(lambda: empty(queue))
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
 
 
 async def test_an_interruption_after_the_last_instruction_is_not_lost(
     queue: AsyncQueue, monkeypatch
 ) -> None:
     """It strikes when the handler has returned and its thread is about to say so."""
-    leave = Seat.leave
+    leave = ThreadSlot.end
     struck: list[str] = []
 
-    def struck_while_leaving(seat: Seat) -> None:
+    def struck_while_leaving(seat: ThreadSlot) -> None:
         if seat._run is not None and not struck:
             struck.append(seat._run.entry.id)
-            seat.interrupt(seat._run, Cancelled)
+            seat.interrupt(seat._run, CancelInterrupt)
             for _ in range(100_000):  # somewhere in here
                 pass
         leave(seat)
 
-    monkeypatch.setattr(Seat, "leave", struck_while_leaving)
-    await queue.add(1, id="struck")
-    await queue.add(1, id="next")
+    monkeypatch.setattr(ThreadSlot, "leave", struck_while_leaving)
+    await queue.add(1, job_id="struck")
+    await queue.add(1, job_id="next")
     done: list[str] = []
     async with working(queue, lambda job: done.append(job.id), concurrency=1):
         await until(lambda: empty(queue))
@@ -617,7 +619,7 @@ async def test_a_flood_of_timeouts_and_cancels_loses_no_plain_job(queue: AsyncQu
             assert counts.completed[""] == 150
     finally:
         sys.setswitchinterval(interval)
-    assert await queue.letters() == []
+    assert await queue.dead_letters() == []
 
 
 def _as(kind: str, function: Any) -> Any:

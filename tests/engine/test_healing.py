@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 import redis
 
+from airflow_provider_chasqui.core.commands import consumer_group
+from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
-from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.core.outcome import Unrecoverable
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
-from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.conftest import SERVERS
 from tests.engine.conftest import PUNCTUAL, empty, until, working
-from tests.raw import plain_client
-from tests.servers import RedisServer, valkey_binary
-from tests.store.test_sentinel import Fleet, fleet  # noqa: F401
+from tests.redis_client.test_sentinel import Fleet, fleet  # noqa: F401
+from tests.support.redis_state import plain_client
+from tests.support.servers import RedisServer, valkey_binary
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -79,7 +79,7 @@ class Ledger:
             job_id = f"j{number}"
             # An add that fails may have been done: the id of the next try is another one.
             with suppress(ChasquiError):
-                await self.queue.add(number, id=job_id, delay=delay, retry=SOON)
+                await self.queue.add(number, job_id=job_id, delay=delay, retry=SOON)
                 self.added.append(job_id)
             await asyncio.sleep(0.005)
 
@@ -94,8 +94,8 @@ async def busy(
     """Two consumers and a producer at work; when the block ends, everything must settle."""
     ledger = Ledger(queue)
     stop = asyncio.Event()
-    changes = {"claim_idle_ms": 2000, "scheduler": PUNCTUAL, **changes}
-    await queue.repeat(1, Every(100), name="fired")
+    changes = {"claim_after": timedelta(milliseconds=2000), "scheduler": PUNCTUAL, **changes}
+    await queue.repeat(1, Every(100), job_name="fired")
     async with (
         AsyncQueue(queue.name, server, dialect=dialect) as one,
         AsyncQueue(queue.name, server, dialect=dialect) as two,
@@ -113,7 +113,7 @@ async def busy(
         stop.set()
         await feeding
         await until(lambda: not ledger.missing(), 60)
-        await queue.drop_repeat("fired::every:100")
+        await queue.delete_repeat("fired::every:100")
         await until(lambda: empty(queue), 40)
     assert ledger.missing() == []
     depth = await queue.depth()
@@ -174,7 +174,7 @@ async def test_a_server_that_hangs(start, queue_name: str, caplog) -> None:
     url = server.url + "?timeout=1"
     async with (
         AsyncQueue(queue_name, url, dialect=dialect) as queue,
-        busy(queue, url, dialect, block_ms=300),
+        busy(queue, url, dialect, block_timeout=timedelta(milliseconds=300)),
     ):
         server.pause()
         await asyncio.sleep(9)  # longer than a blocked read is given
@@ -201,13 +201,13 @@ async def test_out_of_memory_acks_go_on_and_the_rest_waits(start, queue_name: st
     async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
         with plain_client(server.url) as client:
             for name, count in (("waits", 50), ("good", 300), ("fails", 20), ("dies", 20)):
-                jobs = [{"payload": 1, "name": name, "retry": SOON} for _ in range(count)]
+                jobs = [{"payload": 1, "job_name": name, "retry": SOON} for _ in range(count)]
                 await queue.add_many(jobs)
-            await queue.drive.run(delivery.make_group(queue.keys, "default"))
+            await queue.client.execute(consumer_group.create(queue.keys, "default"))
             client.config_set("maxmemory", client.info("memory")["used_memory"] - 1000)
             with pytest.raises(QueueFull):
                 await queue.add(1)
-            async with working(queue, handle, claim_idle_ms=1500) as consumer:
+            async with working(queue, handle, claim_after=timedelta(milliseconds=1500)) as consumer:
                 await until(lambda: done["good"] == 300)
                 release.set()
                 # Acks free memory; a retry or a letter takes what its own ack has freed.
@@ -253,23 +253,23 @@ async def test_a_paused_consumer_finds_its_place_again(start, queue_name: str, c
 
     async def first(job) -> None:
         ran.append(("first", job.id))
-        time.sleep(3)  # noqa: ASYNC251  # nothing of this loop runs meanwhile
+        time.sleep(3)  # nothing of this loop runs meanwhile  # noqa: ASYNC251
 
     async def second(job) -> None:
         ran.append(("second", job.id))
 
     async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
-        await queue.add_many([{"payload": 1, "id": f"j{n}"} for n in range(3)])
+        await queue.add_many([{"payload": 1, "job_id": f"j{n}"} for n in range(3)])
 
         async def other() -> None:
             async with (
                 AsyncQueue(queue_name, server.url, dialect=dialect) as another,
-                working(another, second, claim_idle_ms=500),
+                working(another, second, claim_after=timedelta(milliseconds=500)),
             ):
                 await until(lambda: len({job_id for _, job_id in ran}) == 3, 60)
                 await until(lambda: empty(another), 60)
 
-        async with working(queue, first, claim_idle_ms=500, concurrency=3):
+        async with working(queue, first, claim_after=timedelta(milliseconds=500), concurrency=3):
             await until(lambda: ran)
             await asyncio.to_thread(asyncio.run, other())
             await until(lambda: empty(queue))

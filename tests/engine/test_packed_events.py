@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_chasqui.core.event import (
+    encode_active,
+    encode_completed,
+    encode_event,
     event_fields,
-    pack_event,
-    packed_active,
-    packed_completed,
 )
 
 texts = st.text(max_size=40).filter(lambda text: text.encode("utf-8", "ignore") == _raw(text))
@@ -25,15 +25,15 @@ numbers = st.integers(0, 2**53)
 @given(texts, numbers, texts, numbers, numbers)
 def test_packed_by_hand_is_packed_alike(job_id, ts_ms, name, attempt, duration_us) -> None:
     active = event_fields("active", job_id, ts_ms, name, attempt=attempt)
-    assert packed_active(job_id, ts_ms, name, attempt) == pack_event(active)
+    assert encode_active(job_id, ts_ms, name, attempt) == encode_event(active)
     completed = event_fields(
         "completed", job_id, ts_ms, name, attempt=attempt, duration_us=duration_us
     )
-    assert packed_completed(job_id, ts_ms, name, attempt, duration_us) == pack_event(completed)
+    assert encode_completed(job_id, ts_ms, name, attempt, duration_us) == encode_event(completed)
 
 
 def test_any_event_is_its_number_of_fields_and_the_fields() -> None:
-    count, data = pack_event(["e", "drained", "id", "", "ts", 7])
+    count, data = encode_event(["e", "drained", "id", "", "ts", 7])
     assert count == 7
     assert (
         data

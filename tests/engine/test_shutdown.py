@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.engine.conftest import PUNCTUAL, empty, settings, told, until, working
-from tests.servers import RedisServer
+from tests.support.servers import RedisServer
 
 
 async def test_what_runs_finishes_and_what_waits_is_handed_back_at_once(
@@ -63,7 +63,9 @@ async def test_a_stop_is_heard_while_every_worker_is_busy(queue: AsyncQueue) -> 
         await asyncio.sleep(600)
 
     await queue.add_many([{"payload": n} for n in range(6)])
-    consumer = Consumer(queue, endless, settings(concurrency=2, drain=timedelta(seconds=0.3)))
+    consumer = Consumer(
+        queue, endless, settings(concurrency=2, shutdown_timeout=timedelta(seconds=0.3))
+    )
     running = asyncio.create_task(consumer.run())
     await until(lambda: len(began) == 2)
     started = time.monotonic()
@@ -87,8 +89,8 @@ async def test_what_does_not_finish_in_time_is_cut_off_and_runs_elsewhere(
         finally:
             ended.append("cleaned up")
 
-    await queue.add(1, id="j")
-    async with working(queue, slow, drain=timedelta(milliseconds=100)):
+    await queue.add(1, job_id="j")
+    async with working(queue, slow, shutdown_timeout=timedelta(milliseconds=100)):
         await until(lambda: began)
     assert ended == ["cleaned up"]
     assert "1 jobs are cut off" in caplog.text
@@ -115,9 +117,9 @@ async def test_a_plain_handler_is_cut_off_too(queue: AsyncQueue, stubborn: bool)
         while not release.is_set():
             time.sleep(0.005)
 
-    await queue.add(1, id="j")
+    await queue.add(1, job_id="j")
     started = 0.0
-    async with working(queue, slow, drain=timedelta(milliseconds=100)) as consumer:
+    async with working(queue, slow, shutdown_timeout=timedelta(milliseconds=100)) as consumer:
         await until(began.is_set)
         started = time.monotonic()
         consumer.stop()
@@ -164,7 +166,7 @@ async def test_acks_and_events_are_flushed(queue: AsyncQueue) -> None:
 
 
 async def test_a_stop_from_another_thread_is_heard(queue: AsyncQueue) -> None:
-    consumer = Consumer(queue, print, settings(block_ms=60_000))
+    consumer = Consumer(queue, print, settings(block_timeout=timedelta(milliseconds=60_000)))
     running = asyncio.create_task(consumer.run())
     await until(lambda: queue.consumers())
     threading.Thread(target=consumer.stop).start()
@@ -193,7 +195,7 @@ async def test_a_cancelled_run_hands_everything_back(queue: AsyncQueue) -> None:
 async def test_a_part_that_fails_ends_them_all_and_is_raised(
     queue: AsyncQueue, monkeypatch
 ) -> None:
-    from airflow_provider_chasqui.engine.keeper import Keeper
+    from airflow_provider_chasqui.engine.heartbeat import Heartbeat
 
     async def broken(self: Any) -> None:
         raise RuntimeError("a fault of ours")
@@ -204,7 +206,7 @@ async def test_a_part_that_fails_ends_them_all_and_is_raised(
         began.append(job.payload)
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(Keeper, "_listen", broken)
+    monkeypatch.setattr(Heartbeat, "_listen", broken)
     await queue.add(1)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         await asyncio.wait_for(Consumer(queue, slow, settings()).run(), 20)
@@ -227,10 +229,10 @@ async def test_a_server_that_is_away_does_not_hold_up_the_stop(
             await queue.add(1)
             consumer = Consumer(queue, handle, settings(scheduler=PUNCTUAL))
             running = asyncio.create_task(consumer.run())
-            await until(lambda: consumer.running)
+            await until(lambda: consumer.running_jobs)
             server.pause()
             release.set()
-            await until(lambda: not consumer.running)
+            await until(lambda: not consumer.running_jobs)
             started = time.monotonic()
             consumer.stop()
             await asyncio.wait_for(running, 30)
@@ -247,10 +249,10 @@ async def test_a_job_of_one_run_that_is_cut_off_is_dead_and_says_why(queue: Asyn
         await asyncio.sleep(60)
 
     await queue.add(1, retry=RetryPolicy(1))
-    async with working(queue, slow, drain=timedelta(0)):
+    async with working(queue, slow, shutdown_timeout=timedelta(0)):
         await until(lambda: began)
     async with working(queue, slow):
-        [letter] = await until(queue.letters)
+        [letter] = await until(queue.dead_letters)
     assert began == [1]
     assert "cut off" in letter.error
     assert letter.attempts == 1

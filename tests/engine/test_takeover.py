@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_provider_chasqui.core.ops import delivery
-from airflow_provider_chasqui.engine.consumer import Crew
+from datetime import timedelta
+
+from airflow_provider_chasqui.core.commands import consumer_group
+from airflow_provider_chasqui.engine.consumer import ConsumerRuntime
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.engine.conftest import settings
@@ -15,24 +17,24 @@ async def test_what_is_settled_while_a_read_takes_it_over_does_not_run_again(
     async def handle(job) -> None:
         pass
 
-    crew = Crew(queue, Handlers(handle), settings(claim_idle_ms=1))
-    desk, reader, channel = crew.desk, crew._reader, crew._workers.channel
-    await queue.drive.run(delivery.make_group(desk.keys, desk.group))
+    crew = ConsumerRuntime(queue, Handlers(handle), settings(claim_after=timedelta(milliseconds=1)))
+    desk, reader, channel = crew.state, crew._reader, crew._async_executor.buffer
+    await queue.client.execute(consumer_group.create(desk.keys, desk.group))
     await queue.add_many([{"payload": 1}, {"payload": 2}])
-    await reader._turn()
-    (first, _), (second, _) = channel.drain()
+    await reader._read_and_dispatch()
+    (first, _), (second, _) = channel.take_all()
     # The reply to this read is still on its way when the answer to the settlement arrives.
-    desk.reads()
+    desk.read_started()
     taken_over = await reader._read(10, 0)
     while len(taken_over) < 2:
         taken_over = await reader._read(10, 0)
-    await queue.drive.run(delivery.settle(desk.keys, desk.group, [first.id]))
-    desk.settled([first.id])
-    await reader._take(taken_over)
+    await queue.client.execute(consumer_group.ack(desk.keys, desk.group, [first.id]))
+    desk.mark_acked([first.id])
+    await reader._accept_entries(taken_over)
     assert not channel.items, "the first is settled, the second is still ours"
     # A read that begins later cannot bring what is gone, only what was left.
-    desk.held.pop(second.id)
-    desk.reads()
-    await reader._take(taken_over[1:])
-    assert [entry.id for entry, _ in channel.drain()] == [second.id]
-    await crew._lane.close()
+    desk.in_flight.pop(second.id)
+    desk.read_started()
+    await reader._accept_entries(taken_over[1:])
+    assert [entry.id for entry, _ in channel.take_all()] == [second.id]
+    await crew._reader_client.close()

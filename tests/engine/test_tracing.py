@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_chasqui.engine import tracing
 from airflow_provider_chasqui.engine.handlers import Handlers
-from airflow_provider_chasqui.operators.sending import Order, send
+from airflow_provider_chasqui.operators._enqueue import EnqueueRequest, enqueue_once
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 from tests.conftest import Server
 
@@ -68,8 +68,8 @@ async def test_without_a_span_nothing_is_written_asked_or_wrapped(
         return None
 
     with Queue(queue.name, server.url, dialect=server.dialect) as sender:
-        send(sender, Order(payloads=[1], batch_id="b"))
-        tracing.carry(sender, "one")
-    assert not [key for key in client.keys(f"{queue.keys.tag}*") if b":trace:" in key]
+        enqueue_once(sender, EnqueueRequest(payloads=[1], batch_id="b"))
+        tracing.propagate_trace(sender, "one")
+    assert not [key for key in client.keys(f"{queue.keys.hash_tag}*") if b":trace:" in key]
     handlers = Handlers(handle)
-    assert tracing.traced(handlers, queue) is handlers
+    assert tracing.wrap_handlers(handlers, queue) is handlers

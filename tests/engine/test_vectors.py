@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import decode_envelope, decode_member
-from airflow_provider_chasqui.core.ops import delivery
+from airflow_provider_chasqui.core.codec import decode_delayed_member, decode_envelope
+from airflow_provider_chasqui.core.commands import consumer_group
+from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.outcome import Unrecoverable
-from airflow_provider_chasqui.core.policy import Backoff, RetryDefaults, RetryPolicy
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE, SKIP, fire_all
-from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.core.retry import Backoff, RetryDefaults, RetryPolicy
 from airflow_provider_chasqui.queue import AsyncQueue
 from tests.engine.conftest import PUNCTUAL, empty, until, working
-from tests.raw import entries
+from tests.support.redis_state import entries
 from tests.wire.differences import EXTRA_LETTER_FIELDS, LETTER_KEEPS_NAME
 from tests.wire.golden import case, fields, value, vectors
 
@@ -72,7 +72,7 @@ async def _handled(queue: AsyncQueue, saw: list[Any]) -> bool:
 
 async def test_the_retry_that_is_parked_and_the_letter_after_it(queue: AsyncQueue, client) -> None:
     vector, letter = PATHS["retry_member"], PATHS["dlq_retries_exhausted"]
-    parked = decode_member(bytes.fromhex(vector["zset_member_hex"]))
+    parked = decode_delayed_member(bytes.fromhex(vector["zset_member_hex"]))
     first = bytes.fromhex(vector["envelope_hex"]).replace(b"\x01\x92\x02", b"\x00\x92\x02")
     assert decode_envelope(first).attempt == 0
     client.xadd(queue.keys.stream, {b"d": first, b"n": parked.name})
@@ -118,11 +118,11 @@ async def test_a_letter_of_a_job_that_crashed_too_often(queue: AsyncQueue, clien
     vector = PATHS["dlq_exhausted_on_arrival"]
     theirs = dict(fields(vector["dlq_fields"]))
     client.xadd(queue.keys.stream, {b"d": theirs[b"d"], b"n": theirs[b"n"]})
-    keys, drive = queue.keys, queue.drive
-    await drive.run(delivery.make_group(keys, "default"))
-    await drive.run(delivery.read(keys, "default", "dead", 10, 0, 60_000))
-    await drive.run(delivery.claim(keys, "default", "dead", 0, 10))
-    async with working(queue, boom, claim_idle_ms=20):
+    keys, drive = queue.keys, queue.client
+    await drive.execute(consumer_group.create(keys, "default"))
+    await drive.execute(consumer_group.read(keys, "default", "dead", 10, 0, 60_000))
+    await drive.execute(consumer_group.claim(keys, "default", "dead", 0, 10))
+    async with working(queue, boom, claim_after=timedelta(milliseconds=20)):
         await until(lambda: client.xlen(queue.keys.dlq))
         await until(lambda: empty(queue))
     [(_, letter)] = entries(client, queue.keys.dlq)
@@ -166,14 +166,20 @@ async def test_events_as_1_3_0_tells_them(story: str, queue: AsyncQueue, client)
 
     given = STORIES[story]
     if story == "repeat_fire":
-        await queue.repeat({"a": 1}, Every(50), name="rp", limit=1)
+        await queue.repeat({"a": 1}, Every(50), job_name="rp", limit=1)
     elif b"zz" in given or b"d" in given:
         client.xadd(queue.keys.stream, given)
     else:
         await queue.add({"a": 1}, **given)
     wanted = [vector for vector in EVENTS if vector["case"].startswith(story)]
     last = "drained" if story == "retry" else wanted[-1]["event"]
-    async with working(queue, play, block_ms=50, max_payload_bytes=200, scheduler=PUNCTUAL):
+    async with working(
+        queue,
+        play,
+        block_timeout=timedelta(milliseconds=50),
+        max_payload_bytes=200,
+        scheduler=PUNCTUAL,
+    ):
         await until(lambda: _told(client, queue, last))
     ours = [_bare(event) for event in _events(client, queue)]
     theirs = [
@@ -217,7 +223,7 @@ async def test_results_as_1_3_0_keeps_them(vector, queue: AsyncQueue, client) ->
     async def handle(job) -> Any:
         return wanted
 
-    await queue.add(1, id=job_id)
+    await queue.add(1, job_id=job_id)
     async with working(queue, handle, store_results=True):
         await until(lambda: empty(queue))
     key = queue.keys.result(job_id)
@@ -233,8 +239,8 @@ async def test_a_promoted_job_is_written_as_1_3_0_writes_it(
     vector, queue: AsyncQueue, client
 ) -> None:
     member = bytes.fromhex(vector["zset_member_hex"])
-    job_id = decode_member(member).id
-    client.set(queue.keys.didx(job_id), member)
+    job_id = decode_delayed_member(member).id
+    client.set(queue.keys.delayed_index(job_id), member)
     client.zadd(queue.keys.delayed, {member: 1})
     args = [bytes.fromhex(text) for text in vector["xadd_args_hex"]]
     release = asyncio.Event()
@@ -246,7 +252,7 @@ async def test_a_promoted_job_is_written_as_1_3_0_writes_it(
         [(_, written)] = await until(lambda: entries(client, queue.keys.stream))
         theirs = args[args.index(b"*") + 1 :]
         assert written == list(zip(theirs[::2], theirs[1::2], strict=True))
-        await until(lambda: not client.exists(queue.keys.didx(job_id)))
+        await until(lambda: not client.exists(queue.keys.delayed_index(job_id)))
         waiting = await until(
             lambda: [e for e in _events(client, queue) if dict(e)[b"e"] == b"waiting"]
         )
@@ -263,8 +269,8 @@ async def test_fires_as_1_3_0_fires(vector, queue: AsyncQueue, client) -> None:
         policy["max_catchup"]
     )
     key = await queue.repeat(
-        {"a": 1}, Every(given["interval_ms"]), name=given["name"], limit=given["limit"],
-        missed=missed,
+        {"a": 1}, Every(given["interval_ms"]), job_name=given["name"], limit=given["limit"],
+        misfire=missed,
     )  # fmt: skip
     assert key == vector["script_args"]["spec_key"]
     late_ms = vector["script_args"]["now_ms"] - given["score_ms"]

@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.handlers import Handlers
-from airflow_provider_chasqui.engine.tracing import carry
-from airflow_provider_chasqui.operators.sending import Order, send
+from airflow_provider_chasqui.engine.tracing import propagate_trace
+from airflow_provider_chasqui.operators._enqueue import EnqueueRequest, enqueue_once
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 
 handlers = Handlers()
@@ -52,18 +52,27 @@ async def anything(job: Any) -> None:
 def hand_off(queue: Queue) -> None:
     tracer = trace.get_tracer("a DAG run")
     with tracer.start_as_current_span("task"):
-        send(queue, Order(payloads=[1, 2, 3], batch_id="b", name="plain"))
-        send(queue, Order(payloads=[1], batch_id="again", name="twice", retry=None))
+        enqueue_once(queue, EnqueueRequest(payloads=[1, 2, 3], batch_id="b", job_name="plain"))
+        enqueue_once(
+            queue, EnqueueRequest(payloads=[1], batch_id="again", job_name="twice", retry=None)
+        )
         late = timedelta(milliseconds=50)
-        send(queue, Order(payloads=[1], batch_id="", job_id="one", name="async", delay=late))
-        carry(queue, "mine")
-        queue.add("own code", id="mine")
-    queue.add("nobody's", id="orphan")
-    send(queue, Order(payloads=[1], batch_id="untraced"))
+        enqueue_once(
+            queue,
+            EnqueueRequest(payloads=[1], batch_id="", job_id="one", job_name="async", delay=late),
+        )
+        propagate_trace(queue, "mine")
+        queue.add("own code", job_id="mine")
+    queue.add("nobody's", job_id="orphan")
+    enqueue_once(queue, EnqueueRequest(payloads=[1], batch_id="untraced"))
 
 
 async def work(url: str, dialect: str, name: str, runs: int) -> None:
-    config = ConsumerConfig(promoter=PromoterConfig(poll_ms=20), scheduler=None, block_ms=200)
+    config = ConsumerConfig(
+        promoter=PromoterConfig(poll_interval=timedelta(milliseconds=20)),
+        scheduler=None,
+        block_timeout=timedelta(milliseconds=200),
+    )
     async with AsyncQueue(name, url, dialect=dialect) as queue:
         consumer = Consumer(queue, handlers, config)
         running = asyncio.create_task(consumer.run())

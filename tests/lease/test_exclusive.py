@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.errors import (
-    BadLeaseConfig,
+    InvalidLeaseConfig,
     LeaseLost,
     QueueExists,
     TooManyInFlight,
 )
-from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue, celeriant_code
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import ONE_OF_EACH
 from tests.lease.conftest import LONG, MS, Leasing
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 ORDERED = {"mode": "exclusive", "ordered": True, "poison": "block"}
@@ -35,18 +35,18 @@ def test_a_lease_may_stand_as_long_as_wanted(queue: Queue, leasing: Leasing) -> 
     queue.add(1)
     leases = leasing(mode="exclusive", visibility_timeout=timedelta(hours=1))
     (lease,) = leases.lease("me")
-    assert lease.fence == 1
+    assert lease.fencing_token == 1
     assert leases.lease("thief") == []
     assert leases.stats().in_flight == 1
     leases.extend(lease, visibility_timeout=1 * MS)
     (stolen,) = leases.lease("thief", wait=LONG)
-    assert (stolen.id, stolen.deliveries, stolen.fence) == (lease.id, 2, 2)
-    for verb in (leases.ack, leases.extend, leases.nack, leases.bury, leases.block):
+    assert (stolen.entry_id, stolen.deliveries, stolen.fencing_token) == (lease.entry_id, 2, 2)
+    for verb in (leases.ack, leases.extend, leases.nack, leases.dead_letter, leases.block):
         with pytest.raises(LeaseLost):
             verb(lease)
     leases.ack(stolen.token)
     stats = leases.stats()
-    assert (stats.pinned, stats.in_flight, stats.length) == (0, 0, 0)
+    assert (stats.unacknowledged, stats.in_flight, stats.length) == (0, 0, 0)
 
 
 def test_stock_producers_are_fine_and_delayed_jobs_come_by_themselves(
@@ -62,16 +62,18 @@ def test_stock_producers_are_fine_and_delayed_jobs_come_by_themselves(
 
 def test_a_stock_group_is_refused_at_the_start_and_later(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
-    queue.drive.run(delivery.make_group(queue.keys, "default"))
+    queue.client.execute(consumer_group.create(queue.keys, "default"))
     leases = leasing(mode="exclusive")
     for verb in (leases.create, lambda: leases.lease("me")):
-        with pytest.raises(BadLeaseConfig, match="'default'") as raised:
+        with pytest.raises(InvalidLeaseConfig, match="'default'") as raised:
             verb()
         assert celeriant_code(raised.value) == 3
-    queue.drive.run(command("XGROUP", "DESTROY", queue.keys.stream, "default", parse=as_is))
+    queue.client.execute(
+        redis_command("XGROUP", "DESTROY", queue.keys.stream, "default", parse=as_raw)
+    )
     (lease,) = leases.lease("me")
-    queue.drive.run(delivery.make_group(queue.keys, "default"))
-    with pytest.raises(BadLeaseConfig):
+    queue.client.execute(consumer_group.create(queue.keys, "default"))
+    with pytest.raises(InvalidLeaseConfig):
         leases.lease("me")
     leases.ack(lease)
 
@@ -105,7 +107,7 @@ def test_order_is_kept_through_nacks_and_losses(queue: Queue, leasing: Leasing) 
     leases.extend(*again, visibility_timeout=1 * MS)
     rest = until(lambda: leases.lease("third", 10))
     assert [lease.payload for lease in rest] == [0, 1, 2, 3, 4, 5]
-    assert min(lease.fence for lease in rest) > max(lease.fence for lease in again)
+    assert min(lease.fencing_token for lease in rest) > max(lease.fencing_token for lease in again)
 
 
 def test_the_same_consumer_may_take_more(queue: Queue, leasing: Leasing) -> None:
@@ -137,7 +139,7 @@ def wear_out(leases: LeaseQueue, times: int) -> str:
     for _ in range(times):
         (lease,) = leases.lease("me")
         leases.nack(lease)
-    return lease.id
+    return lease.entry_id
 
 
 def test_poison_ends_an_ordered_line_until_unblocked(queue: Queue, leasing: Leasing) -> None:
@@ -148,21 +150,21 @@ def test_poison_ends_an_ordered_line_until_unblocked(queue: Queue, leasing: Leas
     assert leases.stats().blocked == 1
     (blocked,) = leases.blocked()
     assert (blocked.id, blocked.deliveries, blocked.job.payload) == (entry_id, 2, 0)
-    assert queue.letters() == []
+    assert queue.dead_letters() == []
     assert leases.unblock(entry_id)
     (lease,) = leases.lease("me")
     assert (lease.payload, lease.deliveries) == (0, 3)
     leases.nack(lease)
     assert leases.lease("me") == []
-    assert leases.unblock(entry_id, grant_attempts=2)
+    assert leases.unblock(entry_id, extra_attempts=2)
     for count in (4, 5):
         (lease,) = leases.lease("me")
         assert lease.deliveries == count
         leases.nack(lease)
     assert leases.lease("me") == []
-    assert leases.skip(entry_id)
-    assert not leases.skip(entry_id)
-    assert [letter.source_id for letter in queue.letters()] == [entry_id]
+    assert leases.dead_letter_blocked(entry_id)
+    assert not leases.dead_letter_blocked(entry_id)
+    assert [letter.source_id for letter in queue.dead_letters()] == [entry_id]
     (lease,) = leases.lease("me")
     assert lease.payload == 1
 
@@ -177,16 +179,16 @@ def test_poison_in_an_unordered_queue_lets_the_others_pass(queue: Queue, leasing
 
 
 def test_block_and_dlq_does_both(queue: Queue, leasing: Leasing) -> None:
-    added = queue.add("bad", name="mail")
+    added = queue.add("bad", job_name="mail")
     leases = leasing(mode="exclusive", poison="block_and_dlq", max_deliveries=1)
     entry_id = wear_out(leases, 1)
     assert leases.lease("me") == []
     assert [each.id for each in leases.blocked()] == [entry_id]
-    raw = queue.drive.run(command("XRANGE", queue.keys.dlq, "-", "+", parse=as_is))
+    raw = queue.client.execute(redis_command("XRANGE", queue.keys.dlq, "-", "+", parse=as_raw))
     names = [field.decode() for field in raw[0][1][::2]]
     assert names[:4] == ["d", "n", "source_id", "reason"], "stock ChasquiMQ's order"
-    (letter,) = queue.letters()
-    assert (letter.job_id, letter.name, letter.source_id) == (added.id, "mail", entry_id)
+    (letter,) = queue.dead_letters()
+    assert (letter.job_id, letter.job_name, letter.source_id) == (added.job_id, "mail", entry_id)
     assert (letter.reason, letter.attempts) == ("retries_exhausted", 1)
     assert leases.unblock(entry_id)
     (lease,) = leases.lease("me")
@@ -200,9 +202,9 @@ def test_skip_writes_a_letter_and_goes_on(queue: Queue, leasing: Leasing) -> Non
     (good,) = leases.lease("me", 5)
     assert good.payload == "good"
     leases.ack(good)
-    progress = queue.batch("b")
+    progress = queue.batch_progress("b")
     assert (progress.done, progress.dead) == (1, 1)
-    assert queue.letters()[0].attempts == 1
+    assert queue.dead_letters()[0].attempts == 1
 
 
 def test_a_consumer_can_block_by_hand(queue: Queue, leasing: Leasing) -> None:
@@ -214,13 +216,13 @@ def test_a_consumer_can_block_by_hand(queue: Queue, leasing: Leasing) -> None:
     with pytest.raises(LeaseLost):
         leases.ack(third)
     assert leases.lease("me") == []
-    assert leases.unblock(second.id)
+    assert leases.unblock(second.entry_id)
     assert [lease.deliveries for lease in leases.lease("me", 5)] == [2, 1]
 
 
 def test_limits(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(5)])
-    leases = leasing(mode="exclusive", max_in_flight=2, max_pinned=3)
+    leases = leasing(mode="exclusive", max_in_flight=2, max_unacknowledged=3)
     got = leases.lease("me", 5)
     assert len(got) == 2
     with pytest.raises(TooManyInFlight):
@@ -234,9 +236,9 @@ def test_trim_stops_at_blocked_and_handed_back(queue: Queue, leasing: Leasing) -
     leases = leasing(mode="exclusive")
     (first,) = leases.lease("me")
     leases.block(first)
-    tail = leases.stats().tail
+    tail = leases.stats().last_entry_id
     assert leases.trim(tail) == 0
-    assert leases.skip(first.id)
+    assert leases.dead_letter_blocked(first.entry_id)
     assert leases.trim(tail) == 2
 
 
@@ -256,16 +258,16 @@ def test_a_snapshot_keeps_deadlines_fences_and_blocks(
         token = json.loads(held.token)
         token[0] = name
         copy.ack(json.dumps(token))
-        assert [each.id for each in copy.blocked()] == [bad.id]
+        assert [each.id for each in copy.blocked()] == [bad.entry_id]
         (fresh,) = copy.lease("me", 5)
-        assert (fresh.payload, fresh.fence) == (3, 2)
+        assert (fresh.payload, fresh.fencing_token) == (3, 2)
 
 
 _CONSUME = """
 import sys, time
 from datetime import timedelta
 from airflow_provider_chasqui.core.errors import LeaseLost
-from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.command import as_is, command
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 
 url, dialect, name, consumer, total, careful = sys.argv[1:]
@@ -326,7 +328,9 @@ def test_eight_consumers_one_line_never_two_holders(
     ]  # fmt: skip
     said = [each.communicate(timeout=100)[0] for each in consumers]
     assert [each.returncode for each in consumers] == [0] * 8
-    log = queue.drive.run(command("LRANGE", f"{queue.keys.tag}:log", 0, -1, parse=as_is))
+    log = queue.client.execute(
+        redis_command("LRANGE", f"{queue.keys.hash_tag}:log", 0, -1, parse=as_raw)
+    )
     fences = [int(line.split()[0]) for line in log]
     jobs = [int(line.split()[1]) for line in log]
     assert fences == sorted(fences)
@@ -387,5 +391,5 @@ def test_a_crash_at_any_step_loses_nothing(
 
 
 def test_config_is_checked_before_anything_is_sent() -> None:
-    with pytest.raises(BadLeaseConfig):
+    with pytest.raises(InvalidLeaseConfig):
         LeaseConfig(mode="exclusive", ordered=True)

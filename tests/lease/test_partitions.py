@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import BadInput, BadLeaseConfig, QueueExists
-from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.core.partition import Assigned, Share, partition_of
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.errors import InvalidArgument, InvalidLeaseConfig, QueueExists
+from airflow_provider_chasqui.core.partition import Assignment, PartitionTracker, partition_of
 from airflow_provider_chasqui.lease import AsyncPartitionedQueue, LeaseConfig, PartitionedQueue
 from tests.lease.conftest import LONG, MS
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 QUICK = timedelta(milliseconds=300)
@@ -47,27 +47,27 @@ def test_a_key_goes_where_it_always_went() -> None:
     ]  # fmt: skip
     spread = [partition_of(f"key-{i}", 8) for i in range(8000)]
     assert all(800 < spread.count(each) < 1200 for each in range(8))
-    with pytest.raises(BadInput):
+    with pytest.raises(InvalidArgument):
         partition_of(7, 8)  # type: ignore[arg-type]
 
 
 def test_a_partition_is_given_up_only_when_it_is_drained() -> None:
-    share = Share(300)
-    share.take(Assigned((0,), (1, 2), ("a", "b")), 1000)
-    share._in_hand = {1: {"5-0": 2000}}
-    assert share.drained(1500) == [2]
-    assert share.drained(2000) == [1, 2], "a lease that ran out holds nothing up"
-    assert not share.stale(1299)
-    assert share.stale(1300)
+    share = PartitionTracker(300)
+    share.update(Assignment((0,), (1, 2), ("a", "b")), 1000)
+    share._lease_deadlines = {1: {"5-0": 2000}}
+    assert share.releasable(1500) == [2]
+    assert share.releasable(2000) == [1, 2], "a lease that ran out holds nothing up"
+    assert not share.is_expired(1299)
+    assert share.is_expired(1300)
 
 
 def test_ranges_are_shared_out_and_move(partitioned: Callable[..., PartitionedQueue]) -> None:
     queue = partitioned()
-    with queue.join("a", life=QUICK) as a:
+    with queue.join("a", session_timeout=QUICK) as a:
         assert a.partitions == (0, 1, 2, 3, 4, 5)
-        with queue.join("b", life=QUICK) as b:
+        with queue.join("b", session_timeout=QUICK) as b:
             until(lambda: (a.partitions, b.partitions) == ((0, 1, 2), (3, 4, 5)))
-            with queue.join("c", life=QUICK) as c:
+            with queue.join("c", session_timeout=QUICK) as c:
                 until(lambda: (a.partitions, b.partitions, c.partitions)
                       == ((0, 1), (2, 3), (4, 5)))  # fmt: skip
                 assert c.members == ("a", "b", "c")
@@ -85,13 +85,13 @@ def test_work_in_hand_is_drained_before_it_is_handed_over(
     queue = partitioned(2)
     for partition in (0, 1):
         queue.produce(key_of(queue, partition), [f"{partition}-{i}" for i in range(2)])
-    with queue.join("a", life=QUICK) as a:
+    with queue.join("a", session_timeout=QUICK) as a:
         leases = a.lease(2)
         moving = [lease for lease in leases if lease.payload.startswith("1-")]
         while not moving:
             leases += a.lease(2)
             moving = [lease for lease in leases if lease.payload.startswith("1-")]
-        with queue.join("b", life=QUICK) as b:
+        with queue.join("b", session_timeout=QUICK) as b:
             until(lambda: a.partitions == (0,))
             assert b.partitions == (), "a still has work of it in hand"
             a.ack(*leases)
@@ -107,16 +107,16 @@ def test_a_dead_consumer_is_replaced_and_nobody_overtakes_it(
 ) -> None:
     queue = partitioned(1)
     queue.produce("k", [0, 1])
-    dead = queue.join("a", life=QUICK)
-    dead.beat()
+    dead = queue.join("a", session_timeout=QUICK)
+    dead.send_heartbeat()
     (held,) = dead.lease(visibility_timeout=timedelta(seconds=1))
-    with queue.join("b", life=QUICK) as b:
+    with queue.join("b", session_timeout=QUICK) as b:
         assert b.partitions == ()
         until(lambda: b.partitions == (0,))
         assert b.lease() == [], "the lease of the dead still stands"
         first, second = b.lease(2, wait=LONG)
         assert [first.payload, second.payload] == [0, 1]
-        assert first.fence > held.fence
+        assert first.fencing_token > held.fencing_token
         assert first.deliveries == 2
 
 
@@ -128,19 +128,19 @@ def test_all_agree_on_the_number(partitioned: Callable[..., PartitionedQueue]) -
     ):
         pass
     for bad in (0, 5000, True):
-        with pytest.raises(BadLeaseConfig):
+        with pytest.raises(InvalidLeaseConfig):
             partitioned(bad)
     queue = partitioned(6)
-    with pytest.raises(BadInput):
+    with pytest.raises(InvalidArgument):
         queue.queue(6)
-    with queue.join("c") as consumer, pytest.raises(BadInput):
+    with queue.join("c") as consumer, pytest.raises(InvalidArgument):
         consumer.ack('["other#1","1-0","c",1,1,"","",1]')
 
 
 async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) -> None:
     queue = AsyncPartitionedQueue(queue_name, server.url, dialect=server.dialect, partitions=3)
     await queue.produce("k", ["x", "y"])
-    async with queue.join("a", life=QUICK) as a:
+    async with queue.join("a", session_timeout=QUICK) as a:
         assert a.partitions == (0, 1, 2)
         got = []
         while len(got) < 2:
@@ -159,7 +159,7 @@ _CONSUME = """
 import sys, threading, time
 from datetime import timedelta
 from airflow_provider_chasqui.core.errors import LeaseLost
-from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.command import as_is, command
 from airflow_provider_chasqui.lease import LeaseConfig, PartitionedQueue
 
 url, name, consumer = sys.argv[1:]
@@ -202,7 +202,7 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
     redis86_binary: Path, queue_name: str
 ) -> None:
     """Three nodes, six partitions, three processes; one is killed, one comes later."""
-    from tests.store.test_cluster import started
+    from tests.redis_client.test_cluster import started
 
     keys = [f"key-{i}" for i in range(12)]
     with started(redis86_binary) as cluster:
@@ -214,7 +214,9 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
                 cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
 
-        config = LeaseConfig(mode="exclusive", ordered=True, poison="block", max_deliveries=1000)
+        config = LeaseConfig(
+            mode="exclusive", ordered=True, on_max_deliveries="block", max_deliveries=1000
+        )
         with PartitionedQueue(queue_name, url, partitions=6, config=config) as queue:
             holders = {cluster.owner(f"{queue_name}#{i}").port for i in range(6)}
             assert len(holders) > 1, "the partitions do not spread"
@@ -231,8 +233,8 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
                 found = {}
                 for i in range(6):
                     one = queue.queue(i)
-                    lines = one.drive.run(
-                        command("LRANGE", f"{one.keys.tag}:log", 0, -1, parse=as_is)
+                    lines = one.client.execute(
+                        redis_command("LRANGE", f"{one.keys.hash_tag}:log", 0, -1, parse=as_raw)
                     )
                     found[i] = [line.decode().split() for line in lines]
                 return found

@@ -10,9 +10,9 @@ from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import (
     PayloadTooLarge,
     QueueFull,
+    QueueNotFound,
     SequenceConflict,
     TailMoved,
-    UnknownQueue,
 )
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.lease import LeaseQueue, celeriant_code
@@ -32,10 +32,10 @@ def test_produce_numbers_and_tails(leasing: Leasing) -> None:
     assert leases.produce(["x"], client_id="c", client_seq=near) != [None]
     assert leases.produce(["x"], client_id="c", client_seq=near) == [None]
     assert leases.produce(["x"], client_id="c", client_seq=near + 1) != [None]
-    tail = leases.stats().tail
-    (added,) = leases.produce([NewJob("y", name="n", id="my-id")], expected_last=tail)
+    tail = leases.stats().last_entry_id
+    (added,) = leases.produce([NewJob("y", job_name="n", job_id="my-id")], expected_last_id=tail)
     with pytest.raises(TailMoved, match=str(added)) as raised_tail:
-        leases.produce(["z"], expected_last=tail)
+        leases.produce(["z"], expected_last_id=tail)
     assert celeriant_code(raised_tail.value) == 7
     got = leases.lease("me", 100)
     assert [lease.payload for lease in got] == ["a", "b", "c", "x", "x", "y"]
@@ -44,25 +44,25 @@ def test_produce_numbers_and_tails(leasing: Leasing) -> None:
 
 def test_produce_on_a_queue_that_is_not_there(leasing: Leasing) -> None:
     leases = leasing()
-    with pytest.raises(UnknownQueue) as raised:
+    with pytest.raises(QueueNotFound) as raised:
         leases.stats()
     assert celeriant_code(raised.value) == 1
     with pytest.raises(TailMoved):
-        leases.produce(["x"], expected_last="1-1")
-    assert leases.produce(["x"], expected_last="0-0") != [None]
+        leases.produce(["x"], expected_last_id="1-1")
+    assert leases.produce(["x"], expected_last_id="0-0") != [None]
 
 
 def test_a_produce_whose_answer_was_lost_may_be_sent_again(leasing: Leasing) -> None:
     leases = leasing()
     for arguments in (("c", 1, None, False), (None, None, None, False)):
-        op = next(leases._plan.produce(["x", "y"], *arguments))
-        assert leases.drive.run(op) == leases.drive.run(op)
+        op = next(leases._flows.produce(["x", "y"], *arguments))
+        assert leases.client.execute(op) == leases.client.execute(op)
     assert leases.stats().length == 4
 
 
 def test_produce_keeps_the_limits(server: Any, queue_name: str) -> None:
     limits = QueueConfig(max_len=2, max_payload_bytes=100)
-    with LeaseQueue(queue_name, server.url, dialect=server.dialect, limits=limits) as leases:
+    with LeaseQueue(queue_name, server.url, dialect=server.dialect, queue_config=limits) as leases:
         with pytest.raises(PayloadTooLarge) as raised:
             leases.produce(["x" * 200])
         assert celeriant_code(raised.value) == 11

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.codec import encode_envelope
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.errors import (
     LeaseLost,
     TooManyInFlight,
-    TooManyPinned,
+    TooManyUnacknowledged,
 )
-from airflow_provider_chasqui.core.lease import entry_id_of
-from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.core.ops import delivery
-from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.core.lease import version_to_entry_id
+from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.lease import (
     AsyncLeaseQueue,
     celeriant_code,
@@ -30,23 +30,23 @@ from airflow_provider_chasqui.lease import (
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import ONE_OF_EACH
 from tests.lease.conftest import LONG, MS, Leasing
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_job_is_leased_and_acked(queue: Queue, leasing: Leasing) -> None:
-    added = queue.add({"to": "ada"}, name="mail")
+    added = queue.add({"to": "ada"}, job_name="mail")
     leases = leasing()
     (lease,) = leases.lease("me")
     assert (lease.payload, lease.job.name, lease.deliveries) == ({"to": "ada"}, "mail", 1)
-    assert lease.job.id == added.id
-    assert entry_id_of(lease.version) == lease.id
+    assert lease.job.id == added.job_id
+    assert version_to_entry_id(lease.version) == lease.entry_id
     assert leases.lease("other") == []
     assert leases.stats().in_flight == 1
     leases.ack(lease)
     assert queue.depth().running == queue.depth().waiting == 0
-    assert queue.find(added.id).state == "done"
+    assert queue.job_status(added.job_id).state == "done"
     with pytest.raises(LeaseLost) as raised:
         leases.ack(lease)
     assert raised.value.tokens == (lease.token,)
@@ -55,26 +55,26 @@ def test_a_job_is_leased_and_acked(queue: Queue, leasing: Leasing) -> None:
 
 def test_no_side_keys_are_left(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(20)])
-    leases = leasing(reclaim_after=50 * MS, visibility_timeout=20 * MS)
+    leases = leasing(claim_after=50 * MS, visibility_timeout=20 * MS)
     for _ in range(5):
         for lease in leases.lease("me", 3):
             leases.nack(lease)
     leases.extend(*(got := leases.lease("me", 5, wait=LONG)))
     leases.ack(*got)
-    keys = queue.drive.run(command("KEYS", f"{queue.keys.tag}*", parse=as_is))
-    ours = {key.decode().removeprefix(queue.keys.tag) for key in keys}
+    keys = queue.client.execute(redis_command("KEYS", f"{queue.keys.hash_tag}*", parse=as_raw))
+    ours = {key.decode().removeprefix(queue.keys.hash_tag) for key in keys}
     assert {key for key in ours if not key.startswith(":once:")} <= {":stream", ":events"}
 
 
 def test_a_lease_that_runs_out_goes_to_the_next(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
-    leases = leasing(reclaim_after=LONG)
+    leases = leasing(claim_after=LONG)
     (first,) = leases.lease("one", visibility_timeout=80 * MS)
     began = time.monotonic()
     (second,) = leases.lease("two", wait=LONG)
     assert 0.07 < time.monotonic() - began < 5
-    assert (second.id, second.deliveries) == (first.id, 2)
-    for verb in (leases.ack, leases.extend, leases.nack, leases.bury, leases.block):
+    assert (second.entry_id, second.deliveries) == (first.entry_id, 2)
+    for verb in (leases.ack, leases.extend, leases.nack, leases.dead_letter, leases.block):
         with pytest.raises(LeaseLost):
             verb(first)
     leases.ack(second)
@@ -84,7 +84,7 @@ def test_the_same_consumer_name_does_not_revive_an_old_lease(
     queue: Queue, leasing: Leasing
 ) -> None:
     queue.add(1)
-    leases = leasing(reclaim_after=LONG)
+    leases = leasing(claim_after=LONG)
     (old,) = leases.lease("me", visibility_timeout=1 * MS)
     (new,) = leases.lease("me", wait=LONG)
     with pytest.raises(LeaseLost):
@@ -94,16 +94,16 @@ def test_the_same_consumer_name_does_not_revive_an_old_lease(
 
 def test_a_late_ack_that_nobody_took_over_still_counts(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
-    leases = leasing(reclaim_after=LONG)
+    leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me", visibility_timeout=1 * MS)
     until(lambda: leases.stats().available == 1)
     leases.ack(lease)
-    assert leases.stats().pinned == 0
+    assert leases.stats().unacknowledged == 0
 
 
 def test_extend_and_heartbeat_keep_a_lease(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
-    leases = leasing(reclaim_after=400 * MS, visibility_timeout=200 * MS)
+    leases = leasing(claim_after=400 * MS, visibility_timeout=200 * MS)
     (lease,) = leases.lease("me")
     with leases.heartbeat(lease) as beat:
         assert leases.lease("thief", wait=timedelta(seconds=1)) == []
@@ -117,41 +117,41 @@ def test_extend_and_heartbeat_keep_a_lease(queue: Queue, leasing: Leasing) -> No
 
 def test_a_heartbeat_notices_the_loss(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
-    leases = leasing(reclaim_after=LONG)
+    leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me", visibility_timeout=1 * MS)
     assert leases.lease("thief", wait=LONG)
     with leases.heartbeat(lease, visibility_timeout=30 * MS) as beat:
-        until(lambda: beat.lost)
+        until(lambda: beat.lost_tokens)
         with pytest.raises(LeaseLost):
             beat.check()
 
 
 def test_nack_hands_back_at_once_or_later(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
-    leases = leasing(reclaim_after=LONG)
+    leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me")
     leases.nack(lease)
     (again,) = leases.lease("me")
-    assert (again.id, again.deliveries) == (lease.id, 2)
+    assert (again.entry_id, again.deliveries) == (lease.entry_id, 2)
     leases.nack(again, delay=300 * MS)
     assert leases.lease("me") == []
     assert leases.stats().nacked == 1
     began = time.monotonic()
     (third,) = leases.lease("me", wait=LONG)
     assert 0.2 < time.monotonic() - began < 5
-    assert (third.id, third.deliveries) == (lease.id, 3)
+    assert (third.entry_id, third.deliveries) == (lease.entry_id, 3)
 
 
 def test_a_long_delay_becomes_a_retry(queue: Queue, leasing: Leasing) -> None:
-    added = queue.add(1, name="n")
-    leases = leasing(reclaim_after=100 * MS, visibility_timeout=100 * MS)
+    added = queue.add(1, job_name="n")
+    leases = leasing(claim_after=100 * MS, visibility_timeout=100 * MS)
     (lease,) = leases.lease("me")
     leases.nack(lease.token, delay=timedelta(hours=1))
-    assert queue.find(added.id).state == "delayed"
-    assert queue.reschedule(added.id, delay=200 * MS)
+    assert queue.job_status(added.job_id).state == "delayed"
+    assert queue.reschedule(added.job_id, delay=200 * MS)
     (again,) = leases.lease("me", wait=LONG)
-    assert again.id != lease.id
-    assert (again.job.id, again.job.name, again.deliveries) == (added.id, "n", 2)
+    assert again.entry_id != lease.entry_id
+    assert (again.job.id, again.job.name, again.deliveries) == (added.job_id, "n", 2)
     leases.nack(again, as_retry=True)
     (third,) = leases.lease("me", wait=LONG)
     assert third.deliveries == 3
@@ -182,7 +182,7 @@ def test_waiting_wakes_for_new_due_and_delayed_jobs(
     later(0.2, lambda: leases.nack(lease))
     took, (again,) = timed()
     assert 0.15 < took < 1.5
-    assert again.id == lease.id
+    assert again.id == lease.entry_id
     assert leases.lease("me", wait=100 * MS) == []
 
 
@@ -191,27 +191,27 @@ def test_hopeless_jobs_become_letters(queue: Queue, leasing: Leasing) -> None:
     queue.add("own", retry=RetryPolicy(max_attempts=1))
     queue.add("ours")
     add = ("XADD", queue.keys.stream, "*")
-    queue.drive.run(command(*add, "d", b"\xc1", parse=as_is))
-    queue.drive.run(command(*add, "x", "y", parse=as_is))
+    queue.client.execute(redis_command(*add, "d", b"\xc1", parse=as_raw))
+    queue.client.execute(redis_command(*add, "x", "y", parse=as_raw))
     leases = leasing(max_deliveries=2)
     first = leases.lease("me", 10)
     assert [lease.payload for lease in first] == ["own", "ours"]
     leases.nack(*first)
     (second,) = leases.lease("me", 10)
     assert (second.payload, second.deliveries) == ("ours", 2)
-    leases.bury(second.token, error="no such address")
+    leases.dead_letter(second.token, error="no such address")
     assert leases.lease("me", 10) == []
-    reasons = {letter.reason: letter for letter in queue.letters()}
+    reasons = {letter.reason: letter for letter in queue.dead_letters()}
     assert set(reasons) == {"retries_exhausted", "decode_failed", "malformed", "unrecoverable"}
     assert reasons["retries_exhausted"].attempts == 1
     assert reasons["unrecoverable"].error == "no such address"
-    assert reasons["unrecoverable"].source_id == second.id
+    assert reasons["unrecoverable"].source_id == second.entry_id
 
 
 def test_deliveries_and_attempts_are_one_budget(queue: Queue, leasing: Leasing) -> None:
     """A job that a worker has tried twice comes with its third delivery."""
     raw = encode_envelope("job", b"\x01", 1, 2)
-    queue.drive.run(command("XADD", queue.keys.stream, "*", "d", raw, parse=as_is))
+    queue.client.execute(redis_command("XADD", queue.keys.stream, "*", "d", raw, parse=as_raw))
     leases = leasing(max_deliveries=4)
     (lease,) = leases.lease("me")
     assert lease.deliveries == 3
@@ -220,12 +220,12 @@ def test_deliveries_and_attempts_are_one_budget(queue: Queue, leasing: Leasing) 
     assert lease.deliveries == 4
     leases.nack(lease)
     assert leases.lease("me") == []
-    assert queue.letters()[0].attempts == 4
+    assert queue.dead_letters()[0].attempts == 4
 
 
 def test_limits_refuse_and_settling_makes_room(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(10)])
-    leases = leasing(max_in_flight=3, max_pinned=5, reclaim_after=LONG)
+    leases = leasing(max_in_flight=3, max_unacknowledged=5, claim_after=LONG)
     got = leases.lease("me", 10)
     assert len(got) == 3
     with pytest.raises(TooManyInFlight) as raised:
@@ -238,18 +238,18 @@ def test_limits_refuse_and_settling_makes_room(queue: Queue, leasing: Leasing) -
     leases.nack(more[0], delay=timedelta(seconds=20))
     assert len(leases.lease("me", 10)) == 1
     leases.nack(more[1], delay=timedelta(seconds=20))
-    with pytest.raises(TooManyPinned) as raised:
+    with pytest.raises(TooManyUnacknowledged) as raised:
         leases.lease("me", 10)
     assert celeriant_code(raised.value) == 5
 
 
 def test_pinned_entries_can_still_be_taken_over(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(4)])
-    leases = leasing(max_pinned=2)
+    leases = leasing(max_unacknowledged=2)
     got = leases.lease("me", 10)
     assert len(got) == 2
     leases.nack(*got)
-    assert {lease.id for lease in leases.lease("me", 10)} == {lease.id for lease in got}
+    assert {lease.entry_id for lease in leases.lease("me", 10)} == {lease.entry_id for lease in got}
 
 
 def test_acks_and_letters_count_for_their_batch(queue: Queue, leasing: Leasing) -> None:
@@ -257,7 +257,7 @@ def test_acks_and_letters_count_for_their_batch(queue: Queue, leasing: Leasing) 
     leases = leasing()
     one, two, three = leases.lease("me", 3)
     leases.ack(one.token, two.token)
-    leases.bury(three.token)
+    leases.dead_letter(three.token)
     progress = queue.wait_batch("b", timeout=timedelta(seconds=1))
     assert (progress.done, progress.dead) == (2, 1)
 
@@ -270,7 +270,7 @@ def test_one_lost_lease_does_not_hold_up_the_others(queue: Queue, leasing: Leasi
     with pytest.raises(LeaseLost, match="1 of 3") as raised:
         leases.ack(*got)
     assert raised.value.tokens == (got[1].token,)
-    assert leases.stats().pinned == 0
+    assert leases.stats().unacknowledged == 0
 
 
 async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) -> None:
@@ -284,9 +284,9 @@ async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) ->
         await leases.ack(one)
         await leases.nack(two)
         (again,) = await leases.lease("me", wait=LONG)
-        await leases.bury(again)
+        await leases.dead_letter(again)
         assert (await leases.stats()).dead == 1
-        assert await leases.delete(letters=True)
+        assert await leases.delete(include_dead_letters=True)
 
 
 _ACK = """
@@ -301,29 +301,33 @@ with LeaseQueue(name, url, dialect=dialect) as queue:
 @pytest.mark.system
 @ONE_OF_EACH
 def test_one_process_leases_and_another_acks(server: Any, queue: Queue, leasing: Leasing) -> None:
-    queue.add(1, id='id with "quotes" ☂')
+    queue.add(1, job_id='id with "quotes" ☂')
     leases = leasing()
     (lease,) = leases.lease("me")
     command_line = [sys.executable, "-c", _ACK, server.url, server.dialect, queue.name]
     ran = subprocess.run([*command_line, lease.token], cwd=ROOT, timeout=60, check=False)
     assert ran.returncode == 0
-    assert leases.stats().pinned == 0
+    assert leases.stats().unacknowledged == 0
 
 
 def test_a_worker_takes_what_a_lease_gave_back(queue: Queue, leasing: Leasing) -> None:
     """An ordinary reader of the group sees a nacked entry at once, a leased one only when idle."""
     queue.add(1)
-    leases = leasing(reclaim_after=LONG)
+    leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me")
-    idle = leases.config.reclaim_ms
+    idle = leases.config.claim_after_ms
 
     def read() -> list[Any]:
-        entries = queue.drive.run(delivery.read(queue.keys, "default", "worker", 10, 0, idle))
-        return entries or queue.drive.run(delivery.claim(queue.keys, "default", "worker", idle, 10))
+        entries = queue.client.execute(
+            consumer_group.read(queue.keys, "default", "worker", 10, 0, idle)
+        )
+        return entries or queue.client.execute(
+            consumer_group.claim(queue.keys, "default", "worker", idle, 10)
+        )
 
     assert read() == []
     leases.nack(lease)
     (entry,) = read()
-    assert delivery.delivery(entry, 2**20).deliveries == 1
+    assert consumer_group.parse_entry(entry, 2**20).previous_deliveries == 1
     with pytest.raises(LeaseLost):
         leases.ack(lease)

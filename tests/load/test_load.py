@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
-from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.core.cron import Every
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.store.connect import Link
-from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
+from airflow_provider_chasqui.redis_client.target import RedisTarget
 from tests.cli.conftest import Worker, start_worker, wait_for
 from tests.conftest import Server
-from tests.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, valkey_binary
 
 __all__ = ["start_worker"]  # the fixture
 
@@ -134,7 +134,7 @@ def test_many_jobs_wait(server: Server, queue: Queue, client: Any, worker: Any) 
     used = client.info("memory")["used_memory"] - before
     assert queue.depth().waiting == jobs
     began = time.monotonic()
-    queue.find(f"batch:b:0:{jobs - 1}")
+    queue.job_status(f"batch:b:0:{jobs - 1}")
     looking = time.monotonic() - began
     runner, pid = worker("-c", "100")
     with Gauge(pid) as gauge:
@@ -151,7 +151,7 @@ def test_many_jobs_wait(server: Server, queue: Queue, client: Any, worker: Any) 
 def test_many_fall_due_at_once(server: Server, queue: Queue, client: Any, worker: Any) -> None:
     jobs = count(100_000, 10_000)
     due = datetime.now(UTC) + timedelta(minutes=20)
-    queue.add_batch(range(jobs), batch_id="b", at=due)
+    queue.add_batch(range(jobs), batch_id="b", run_at=due)
     runner, pid = worker("-c", "100")
     assert client.zcard(queue.keys.delayed) == jobs
     # All at the same moment: the clock need not be waited for, the score decides.
@@ -175,21 +175,21 @@ def test_many_letters(server: Server, queue: Queue, worker: Any) -> None:
     jobs = count(100_000, 5_000)
     runner, pid = worker("-c", "100")
     with Gauge(pid) as gauge:
-        queue.add_batch(range(jobs), batch_id="b", name="die", retry=ONCE)
+        queue.add_batch(range(jobs), batch_id="b", job_name="die", retry=ONCE)
         progress = queue.wait_batch("b", timeout=timedelta(seconds=LONG))
     assert (progress.done, progress.dead) == (0, jobs)
     assert gauge.grown < 100
     end(runner)
     began = time.monotonic()
-    assert len(queue.letters(limit=100, newest_first=True)) == 100
+    assert len(queue.dead_letters(limit=100, newest_first=True)) == 100
     looking = time.monotonic() - began
     with Gauge(os.getpid()) as mine:
         began = time.monotonic()
-        assert queue.replay().moved == jobs
+        assert queue.replay_dead_letters().affected == jobs
         replaying = time.monotonic() - began
     assert mine.grown < 150
     assert (queue.depth().dead, queue.depth().waiting) == (0, jobs)
-    assert queue.batch("b").dead == 0
+    assert queue.batch_progress("b").dead == 0
     report(server, f"{jobs} letters", page_s=looking, replay_s=replaying,
            worker_grew_mib=gauge.grown, replayer_grew_mib=mine.grown)  # fmt: skip
 
@@ -234,7 +234,7 @@ def test_large_payloads(server: Server, queue: Queue, worker: Any) -> None:
 
 def test_many_queues(server: Server, client: Any, queue_name: str) -> None:
     queues = count(2_000, 500)
-    link = Link(Target.of(server.url))
+    link = ConnectionManager(RedisTarget.coerce(server.url))
     before = len(client.client_list())
     began = time.monotonic()
     for number in range(queues):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.store.scripts import script
-from tests.raw import dump, entries, plain_client
+from airflow_provider_chasqui.redis_client.scripts import load_script
+from tests.support.redis_state import dump, entries, plain_client
 
 GROUP = "default"
 
@@ -26,15 +26,15 @@ class Bench:
     def call(self, name: str, keys: Sequence[str], *args: Any) -> Any:
         """Run a script as a user who may touch the keys of this call and no others."""
         allowed = [f"~{key}" for key in keys]
-        self.client.execute_command("ACL", "SETUSER", self.keys.queue, "resetkeys", *allowed)
-        source = script(name, self.dialect).source
+        self.client.execute_command("ACL", "SETUSER", self.keys.queue_name, "resetkeys", *allowed)
+        source = load_script(name, self.dialect).source
         return self.confined.eval(source, len(keys), *keys, *args)
 
     def all(self) -> dict[str, Any]:
         return dump(self.client, self.keys)
 
     def stream(self, name: str = "stream") -> list[dict[bytes, bytes]]:
-        return [dict(fields) for _, fields in entries(self.client, f"{self.keys.tag}:{name}")]
+        return [dict(fields) for _, fields in entries(self.client, f"{self.keys.hash_tag}:{name}")]
 
     def deliver(self, *payloads: Any, consumer: str = "me") -> list[str]:
         """Put entries on the stream and read them, so that they are pending."""

@@ -8,11 +8,11 @@ import redis
 
 def add(bench, *jobs, max_len=0, token="t", life=100_000):
     """Each job is (d, n, marker or None)."""
-    keys = [bench.keys.stream, bench.keys.once(token)]
+    keys = [bench.keys.stream, bench.keys.idempotency_marker(token)]
     args = [max_len, life]
     for d, n, marker in jobs:
         args += [d, n, 60_000 if marker else 0]
-        keys += [bench.keys.unique(marker)] if marker else []
+        keys += [bench.keys.dedup_marker(marker)] if marker else []
     return bench.call("add", keys, *args)
 
 
@@ -20,7 +20,7 @@ def test_jobs_go_on_the_stream_in_order(bench):
     assert add(bench, ("one", "", None), ("two", "name", None)) == b"11"
     assert bench.stream() == [{b"d": b"one"}, {b"d": b"two", b"n": b"name"}]
     assert sorted(bench.all()) == ["once:t", "stream"]
-    assert 99_000 < bench.life_ms(bench.keys.once("t")) <= 100_000
+    assert 99_000 < bench.life_ms(bench.keys.idempotency_marker("t")) <= 100_000
 
 
 def test_the_same_call_again_adds_nothing_and_says_the_same(bench):
@@ -42,7 +42,7 @@ def test_a_marker_that_stands_keeps_its_job_out(bench):
     assert bench.stream() == [{b"d": b"one"}, {b"d": b"three"}]
     [(entry_id, _), _] = bench.all()["stream"]["entries"]
     assert bench.all()["unique:a"] == entry_id.encode()
-    assert 59_000 < bench.life_ms(bench.keys.unique("a")) <= 60_000
+    assert 59_000 < bench.life_ms(bench.keys.dedup_marker("a")) <= 60_000
 
 
 def test_a_full_queue_takes_none_and_leaves_no_trace(bench):

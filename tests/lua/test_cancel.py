@@ -5,16 +5,21 @@ from __future__ import annotations
 
 def cancel(bench, job_id="a", member="", bit=-1):
     keys = bench.keys
-    names = [keys.delayed, keys.didx(job_id), keys.dlid(job_id), keys.unique(job_id)]
+    names = [
+        keys.delayed,
+        keys.delayed_index(job_id),
+        keys.delayed_marker(job_id),
+        keys.dedup_marker(job_id),
+    ]
     names.append(keys.batch_dead("b", 0) if bit >= 0 else keys.cancelled)
     return bench.call("cancel", names, member, bit, 60_000)
 
 
 def seed(bench):
     bench.client.zadd(bench.keys.delayed, {"m1": 5, "m2": 6})
-    bench.client.set(bench.keys.didx("a"), "m1")
-    bench.client.set(bench.keys.dlid("a"), "1")
-    bench.client.set(bench.keys.unique("a"), "delayed")
+    bench.client.set(bench.keys.delayed_index("a"), "m1")
+    bench.client.set(bench.keys.delayed_marker("a"), "1")
+    bench.client.set(bench.keys.dedup_marker("a"), "delayed")
 
 
 def test_by_its_index(bench):

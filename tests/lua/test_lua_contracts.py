@@ -10,31 +10,35 @@ from typing import Any
 import pytest
 import redis
 
-from airflow_provider_chasqui.core.batch import Place
-from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.ids import Call
-from airflow_provider_chasqui.core.job import Job, Letter
-from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.op import AnyOp, Choice, Late, Op
-from airflow_provider_chasqui.core.ops import (
-    adding,
-    batches,
-    bulk,
-    delayed,
-    delivery,
-    letters,
-    looking,
-    repeats,
+from airflow_provider_chasqui.core.batch import BatchPosition
+from airflow_provider_chasqui.core.command import (
+    AnyCommand,
+    Command,
+    DeferredCommand,
+    DialectCommand,
 )
-from airflow_provider_chasqui.core.prepare import Ready
-from airflow_provider_chasqui.core.repeat import Due, Repeat
-from airflow_provider_chasqui.core.schedule import Every
-from airflow_provider_chasqui.store.scripts import script
+from airflow_provider_chasqui.core.commands import (
+    batches,
+    consumer_group,
+    dead_letters,
+    delayed,
+    enqueue,
+    inspect,
+)
+from airflow_provider_chasqui.core.commands import delayed as delayed_commands
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.cron import Every
+from airflow_provider_chasqui.core.ids import ProducerCall
+from airflow_provider_chasqui.core.job import DeadLetter, Job
+from airflow_provider_chasqui.core.job_encoder import EncodedJob
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.repeat import DueFires, Repeat
+from airflow_provider_chasqui.redis_client.scripts import load_script
 from tests.lua.contract import LUA, SCRIPTS, read
-from tests.raw import plain_client
+from tests.support.redis_state import plain_client
 
 # Scripts that have grown over a screen, with the lines they may have.
-LONGER = {"lease_take_exclusive": 90}
+LONGER = {"lease_acquire_exclusive": 90}
 
 PACKAGE = LUA.parent / "airflow_provider_chasqui"
 PIECES = sorted(
@@ -122,7 +126,7 @@ def test_every_script_is_called_and_every_call_has_its_script():
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_server_loads_it_under_our_name_for_it(name, server):
-    ours = script(name, server.dialect)
+    ours = load_script(name, server.dialect)
     assert b"@include" not in ours.source
     with plain_client(server.url) as client:
         sha = client.script_load(ours.source)
@@ -131,59 +135,84 @@ def test_the_server_loads_it_under_our_name_for_it(name, server):
 
 def test_a_piece_that_is_not_there_is_named():
     with pytest.raises(FileNotFoundError):
-        script("no_such_script", "native")
+        load_script("no_such_script", "native")
 
 
 KEYS = Keys("q")
 JOB = Job("j", b"\xc0", 1)
 BATCHED = "batch:b:0:7"
-LETTER = Letter("1-0", "1-0", "r", None, "", b"", JOB)
-IN_BATCH = Letter("1-0", "1-0", "r", None, "", b"", Job(BATCHED, b"\xc0", 1))
-PLAIN = Ready("j", b"", b"env", None, 0, False)
-UNIQUE = Ready("j", b"n", b"env", None, 50, True)
-LATER = Ready("j", b"n", b"env", 99, 0, True)
-LATER_UNIQUE = Ready("j", b"n", b"env", 99, 50, True)
-LATER_PLAIN = Ready("j", b"n", b"env", 99, 0, False)
+LETTER = DeadLetter("1-0", "1-0", "r", None, "", b"", JOB)
+IN_BATCH = DeadLetter("1-0", "1-0", "r", None, "", b"", Job(BATCHED, b"\xc0", 1))
+PLAIN = EncodedJob("j", b"", b"env", None, 0, False)
+UNIQUE = EncodedJob("j", b"n", b"env", None, 50, True)
+LATER = EncodedJob("j", b"n", b"env", 99, 0, True)
+LATER_UNIQUE = EncodedJob("j", b"n", b"env", 99, 50, True)
+LATER_PLAIN = EncodedJob("j", b"n", b"env", 99, 0, False)
 REPEAT = Repeat("k", "n", Every(5), b"\xc0")
 PART = batches.PartOptions()
 LATER_PART = batches.PartOptions(run_at_ms=99)
 
 # (operation, how many KEYS there are for the jobs in it beyond those of the header)
-CALLS: list[tuple[Op[Any] | Choice[Any], int]] = [
-    (adding.add(KEYS, PLAIN, Call("p", 1)), 0),
-    (adding.add_chunk(KEYS, [PLAIN, UNIQUE, UNIQUE], 5, "t"), 2),
-    (bulk.add_chunk(KEYS, bulk.Plain([b"1", b"2"], ["", "n"]), ["i" * 26, "j" * 26], 9, "t"), 0),
-    (adding.schedule_chunk(KEYS, [LATER, LATER_UNIQUE, LATER_PLAIN], 9, "t"), 5),
-    (adding.announce(KEYS, [PLAIN, LATER], 9), 0),
-    (batches.add_chunk(KEYS, Place("b", 0, 0), [1, 2], PART, QueueConfig(), 9), 0),
-    (batches.add_chunk(KEYS, Place("b", 0, 0), [1, 2], LATER_PART, QueueConfig(), 9), 0),
-    (batches.seal(KEYS, "b", 2, 1, PART, 9), 0),
+CALLS: list[tuple[Command[Any] | DialectCommand[Any], int]] = [
+    (enqueue.add(KEYS, PLAIN, ProducerCall("p", 1)), 0),
+    (enqueue.add_jobs(KEYS, [PLAIN, UNIQUE, UNIQUE], 5, "t"), 2),
+    (
+        enqueue.add_simple_chunk(
+            KEYS, enqueue.SimpleJobs([b"1", b"2"], ["", "n"]), ["i" * 26, "j" * 26], 9, "t"
+        ),
+        0,
+    ),
+    (enqueue.schedule_jobs(KEYS, [LATER, LATER_UNIQUE, LATER_PLAIN], 9, "t"), 5),
+    (enqueue.emit_enqueue_events(KEYS, [PLAIN, LATER], 9), 0),
+    (batches.add_chunk(KEYS, BatchPosition("b", 0, 0), [1, 2], PART, QueueConfig(), 9), 0),
+    (batches.add_chunk(KEYS, BatchPosition("b", 0, 0), [1, 2], LATER_PART, QueueConfig(), 9), 0),
+    (batches.finalize(KEYS, "b", 2, 1, PART, 9), 0),
     (delayed.cancel_member(KEYS, "j"), 0),
     (delayed.cancel_member(KEYS, BATCHED, b"m"), 0),
     (delayed.reschedule_member(KEYS, "j", 5, 6, b""), 0),
     (delayed.promote(KEYS, 5), 0),
-    (delivery.claim(KEYS, "g", "c", 5, 6), 0),
-    (delivery.settle(KEYS, "g", ["1-0", "2-0"]), 0),
-    (delivery.settle_with(KEYS, "g", [delivery.Settled("1-0", BATCHED, b"r")]), 3),
-    (delivery.settle_with(KEYS, "g", [delivery.Settled("1-0", BATCHED, dead=True)]), 2),
-    (delivery.retry(KEYS, "g", "c", [("1-0", 5, b"m"), ("2-0", 6, b"m")]), 0),
-    (delivery.bury(KEYS, "g", [delivery.Burial("1-0", b"", "", "r", job_id=BATCHED)]), 1),
-    (delivery.keep(KEYS, "g", "c", ["1-0"]), 0),
-    (delivery.release(KEYS, "g", "c", [("1-0", b"d", b"n")]), 0),
-    (delivery.sweep(KEYS, "g", 5), 0),
-    (delivery.lead(KEYS.promoter_lock, "h", 5), 0),
-    (delivery.resign(KEYS.promoter_lock, "h"), 0),
-    (letters.move_back(KEYS, [LETTER, IN_BATCH], 3), 4),
-    (looking.note_progress(KEYS, {"j": 1, "k": 2}), 2),
-    (repeats.put(KEYS, REPEAT, 9), 0),
-    (repeats.drop(KEYS, "k"), 0),
-    (repeats.fire(KEYS, REPEAT, 5, Due((5, 10), 15), ["i", "j"], 11), 0),
+    (consumer_group.claim(KEYS, "g", "c", 5, 6), 0),
+    (consumer_group.ack(KEYS, "g", ["1-0", "2-0"]), 0),
+    (
+        consumer_group.ack_with_results(
+            KEYS, "g", [consumer_group.Completion("1-0", BATCHED, b"r")]
+        ),
+        3,
+    ),
+    (
+        consumer_group.ack_with_results(
+            KEYS, "g", [consumer_group.Completion("1-0", BATCHED, dead=True)]
+        ),
+        2,
+    ),
+    (consumer_group.schedule_retries(KEYS, "g", "c", [("1-0", 5, b"m"), ("2-0", 6, b"m")]), 0),
+    (
+        consumer_group.move_to_dlq(
+            KEYS, "g", [consumer_group.NewDeadLetter("1-0", b"", "", "r", job_id=BATCHED)]
+        ),
+        1,
+    ),
+    (consumer_group.renew_claims(KEYS, "g", "c", ["1-0"]), 0),
+    (consumer_group.requeue(KEYS, "g", "c", [("1-0", b"d", b"n")]), 0),
+    (consumer_group.remove_idle_consumers(KEYS, "g", 5), 0),
+    (consumer_group.acquire_leader_lock(KEYS.promoter_lock, "h", 5), 0),
+    (consumer_group.release_leader_lock(KEYS.promoter_lock, "h"), 0),
+    (dead_letters.replay_chunk(KEYS, [LETTER, IN_BATCH], 3), 4),
+    (inspect.save_progress(KEYS, {"j": 1, "k": 2}), 2),
+    (delayed_commands.upsert_repeat(KEYS, REPEAT, 9), 0),
+    (delayed_commands.delete_repeat(KEYS, "k"), 0),
+    (
+        delayed_commands.enqueue_due_repeats(
+            KEYS, REPEAT, 5, DueFires((5, 10), 15), ["i", "j"], 11
+        ),
+        0,
+    ),
 ]
 
 
-def scripted(op: AnyOp[Any]) -> Op[Any]:
-    chosen = op.portable if isinstance(op, Choice) else op
-    return chosen.make() if isinstance(chosen, Late) else chosen
+def scripted(op: AnyCommand[Any]) -> Command[Any]:
+    chosen = op.portable if isinstance(op, DialectCommand) else op
+    return chosen.build() if isinstance(chosen, DeferredCommand) else chosen
 
 
 @pytest.mark.parametrize(
@@ -196,16 +225,16 @@ def test_the_call_site_gives_what_the_header_asks_for(op, more):
     assert len(op.keys) == contract.keys.fixed + more
     assert contract.keys.more or not more
     assert contract.args.take(len(op.args)), f"{len(op.args)} arguments do not fit the header"
-    assert all(key.startswith(KEYS.tag + ":") for key in op.keys)
+    assert all(key.startswith(KEYS.hash_tag + ":") for key in op.keys)
 
 
 def test_every_script_of_a_queue_has_a_call_here():
-    others = ("rsmq_", "ship_", "lease_", "partition_")
+    others = ("rsmq_", "write_", "lease_", "partition_")
     mine = {name for name in SCRIPTS if not name.startswith(others)}
     assert {scripted(op).script for op, _ in CALLS} == mine
 
 
 def test_the_bench_of_the_scripts_lets_them_touch_nothing_else(bench):
-    bench.call("resign", [bench.keys.promoter_lock], "me")
+    bench.call("release_leader_lock", [bench.keys.promoter_lock], "me")
     with pytest.raises(redis.exceptions.NoPermissionError):
         bench.confined.get(bench.keys.scheduler_lock)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import decode_id, encode_envelope
-from airflow_provider_chasqui.core.policy import RetryPolicy
+from airflow_provider_chasqui.core.codec import decode_job_id, encode_envelope
+from airflow_provider_chasqui.core.retry import RetryPolicy
 
 FAR = 99_999_999_999_999
 
@@ -76,5 +76,5 @@ def test_what_it_says_of_an_envelope_ends_with_the_id(bench):
     )
     said = promote(bench)[6]
     assert sorted(said) == sorted([short[:28], retried[:5], long, b"\x94"])
-    assert sorted(map(decode_id, said)) == ["", job_id, "b:1", odd]
+    assert sorted(map(decode_job_id, said)) == ["", job_id, "b:1", odd]
     assert {fields[b"d"] for fields in bench.stream()} == {short, retried, long, b"\x94"}

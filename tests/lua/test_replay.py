@@ -10,7 +10,7 @@ def replay(bench, *letters, budget=0):
     """Each letter is (letter id, d, n, job, bit)."""
     keys, args = [bench.keys.dlq, bench.keys.stream], [budget, 60_000]
     for letter_id, d, n, job, bit in letters:
-        keys += [bench.keys.replays(job), bench.keys.batch_dead("b", 0)]
+        keys += [bench.keys.replay_count(job), bench.keys.batch_dead("b", 0)]
         args += [letter_id, d, n, bit]
     return bench.call("replay", keys, *args)
 
@@ -26,7 +26,7 @@ def test_letters_go_back_once(bench):
     assert bench.stream() == [{b"d": b"new1", b"n": b"n"}, {b"d": b"new2"}]
     assert bench.stream("dlq") == []
     assert bench.all()["replays:a"] == b"1"
-    assert 59_000 < bench.life_ms(bench.keys.replays("a")) <= 60_000
+    assert 59_000 < bench.life_ms(bench.keys.replay_count("a")) <= 60_000
     before = bench.all()
     assert replay(bench, *letters) == b"00"
     assert bench.all() == before

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 def schedule(bench, *jobs, token="t"):
     """Each job is (run at, member, id or None, unique)."""
-    keys, args = [bench.keys.delayed, bench.keys.once(token)], [100_000]
+    keys, args = [bench.keys.delayed, bench.keys.idempotency_marker(token)], [100_000]
     for run_at, member, job_id, unique in jobs:
         args += [run_at, member, 3660 if job_id else 0, 5000 if unique else 0]
-        keys += [bench.keys.dlid(job_id), bench.keys.didx(job_id)] if job_id else []
-        keys += [bench.keys.unique(job_id)] if unique else []
+        keys += (
+            [bench.keys.delayed_marker(job_id), bench.keys.delayed_index(job_id)] if job_id else []
+        )
+        keys += [bench.keys.dedup_marker(job_id)] if unique else []
     return bench.call("schedule", keys, *args)
 
 
@@ -25,8 +27,8 @@ def test_jobs_of_every_kind_in_one_call(bench):
         "didx:b": b"m3",
         "unique:b": b"delayed",
     }
-    assert bench.client.ttl(bench.keys.dlid("a")) in (3660, 3659)
-    assert bench.client.ttl(bench.keys.didx("a")) in (3660, 3659)
+    assert bench.client.ttl(bench.keys.delayed_marker("a")) in (3660, 3659)
+    assert bench.client.ttl(bench.keys.delayed_index("a")) in (3660, 3659)
 
 
 def test_the_same_call_again_adds_nothing(bench):
@@ -53,7 +55,7 @@ def test_a_unique_job_is_kept_out_for_its_own_life_not_for_that_of_dlid(bench):
     schedule(bench, (7, "m1", "a", True))
     bench.client.delete(bench.keys.delayed)  # promoted
     assert schedule(bench, (9, "m2", "a", True), token="u") == b"0"
-    bench.client.delete(bench.keys.unique("a"))  # its life is over
+    bench.client.delete(bench.keys.dedup_marker("a"))  # its life is over
     assert schedule(bench, (9, "m2", "a", True), token="v") == b"1"
     assert bench.all()["delayed"] == [(b"m2", 9.0)]
     assert bench.all()["didx:a"] == b"m2"
@@ -61,6 +63,6 @@ def test_a_unique_job_is_kept_out_for_its_own_life_not_for_that_of_dlid(bench):
 
 def test_a_unique_job_that_is_still_delayed_is_there(bench):
     schedule(bench, (7, "m1", "a", True))
-    bench.client.delete(bench.keys.unique("a"))
+    bench.client.delete(bench.keys.dedup_marker("a"))
     assert schedule(bench, (9, "m2", "a", True), token="u") == b"0"
     assert bench.all()["delayed"] == [(b"m1", 7.0)]

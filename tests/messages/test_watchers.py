@@ -11,19 +11,19 @@ from types import SimpleNamespace
 import pytest
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.messages import messages_of
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.messaging import get_messages
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.triggers import messages as module
-from airflow_provider_chasqui.triggers.doorbell import ChasquiDoorbellTrigger
 from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
+from airflow_provider_chasqui.triggers.queue_not_empty import ChasquiQueueNotEmptyTrigger
 
 STORED = AdvanceOutcome(acked=1, failed=0)
 NOT_STORED = AdvanceOutcome(acked=0, failed=1)
 
 
 def trigger(queue: Queue, **options) -> ChasquiMessageTrigger:
-    chosen = {"max_wait": 0.1, "sweep_after": 1.0, "claim_idle": 2.0, "unmatched_after": 0.0}
+    chosen = {"max_wait": 0.1, "flush_after": 1.0, "claim_after": 2.0, "unmatched_grace": 0.0}
     chosen |= options
     return ChasquiMessageTrigger(queue_name=queue.name, **chosen)
 
@@ -76,44 +76,44 @@ async def _until(condition, seconds: float = 10) -> None:
 
 
 def test_a_trigger_rebuilt_is_the_same():
-    first = ChasquiMessageTrigger(queue_name="q", match={"name": "a"}, max_batch=5)
+    first = ChasquiMessageTrigger(queue_name="q", filter={"name": "a"}, max_messages=5)
     path, kwargs = first.serialize()
     assert path == "airflow_provider_chasqui.triggers.messages.ChasquiMessageTrigger"
     assert ChasquiMessageTrigger(**kwargs).serialize() == (path, kwargs)
-    bell = ChasquiDoorbellTrigger(queue_name="q")
-    assert ChasquiDoorbellTrigger(**bell.serialize()[1]).serialize() == bell.serialize()
+    bell = ChasquiQueueNotEmptyTrigger(queue_name="q")
+    assert ChasquiQueueNotEmptyTrigger(**bell.serialize()[1]).serialize() == bell.serialize()
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"match": {"nope": 1}},
-        {"unmatched": "?"},
-        {"max_batch": 0},
-        {"hold": 1},
+        {"filter": {"nope": 1}},
+        {"on_unmatched": "?"},
+        {"max_messages": 0},
+        {"max_in_flight": 1},
         {"max_wait": -1},
-        {"unmatched_after": -1},
+        {"unmatched_grace": -1},
     ],
 )
 def test_settings_that_cannot_be_are_refused(options):
-    with pytest.raises(BadInput):
+    with pytest.raises(InvalidArgument):
         ChasquiMessageTrigger(queue_name="q", **options)
 
 
 async def test_a_message_stays_until_its_event_is_stored(queue):
-    queue.add({"n": 1}, name="order", id="one")
+    queue.add({"n": 1}, job_name="order", job_id="one")
     async with Reader(trigger(queue)) as reader:
         window, event = await reader.next_event()
         (message,) = event["messages"]
         assert (message["id"], message["name"], message["payload"]) == ("one", "order", {"n": 1})
-        assert queue.find("one").state == "running"
+        assert queue.job_status("one").state == "running"
         await reader.advance(window, STORED)
         await _until(lambda: queue.depth().running == 0)
-    assert queue.find("one").state == "done"
+    assert queue.job_status("one").state == "done"
 
 
 async def test_what_airflow_did_not_store_comes_again(queue):
-    queue.add("again", id="one")
+    queue.add("again", job_id="one")
     async with Reader(trigger(queue)) as reader:
         window, _ = await reader.next_event()
         await reader.advance(window, NOT_STORED)
@@ -122,7 +122,7 @@ async def test_what_airflow_did_not_store_comes_again(queue):
 
 
 async def test_a_reader_that_dies_leaves_its_messages_to_the_next(queue):
-    queue.add("precious", id="one")
+    queue.add("precious", job_id="one")
     dead = Reader(trigger(queue))
     await dead.next_event()
     await dead.__aexit__()  # the clean end; tests/system kills a triggerer with -9
@@ -133,10 +133,10 @@ async def test_a_reader_that_dies_leaves_its_messages_to_the_next(queue):
 
 async def test_watchers_share_a_reader_and_each_takes_what_fits(queue):
     for name in ("order", "refund", "order", "noise"):
-        queue.add({"is": name}, name=name)
+        queue.add({"is": name}, job_name=name)
     orders, refunds = (
-        trigger(queue, match={"name": "order"}),
-        trigger(queue, match={"name": "refund"}),
+        trigger(queue, filter={"name": "order"}),
+        trigger(queue, filter={"name": "refund"}),
     )
     assert orders.shared_stream_key() == refunds.shared_stream_key()
     async with Reader(orders, refunds) as reader:
@@ -146,15 +146,15 @@ async def test_watchers_share_a_reader_and_each_takes_what_fits(queue):
         assert [len(event["messages"]) for event in events] == [2, 1]
         await reader.advance(window, AdvanceOutcome(acked=2, failed=0))
         await _until(lambda: queue.depth().running == 0)
-    (letter,) = queue.letters()
-    assert letter.name == "noise"
+    (letter,) = queue.dead_letters()
+    assert letter.job_name == "noise"
     assert "no watcher" in letter.error
 
 
 async def test_a_message_waits_for_a_watcher_that_starts_a_little_later(queue):
-    queue.add({"is": "refund"}, name="refund", id="one")
-    first = trigger(queue, match={"name": "order"}, unmatched_after=60.0)
-    second = trigger(queue, match={"name": "refund"}, unmatched_after=60.0)
+    queue.add({"is": "refund"}, job_name="refund", job_id="one")
+    first = trigger(queue, filter={"name": "order"}, unmatched_grace=60.0)
+    second = trigger(queue, filter={"name": "refund"}, unmatched_grace=60.0)
     async with Reader(first) as reader:
         window, events = await reader.next()
         while not window.messages:
@@ -172,20 +172,20 @@ async def test_a_message_waits_for_a_watcher_that_starts_a_little_later(queue):
 
 async def test_after_a_burst_one_event_sweeps_up_what_airflow_passed_over(queue):
     queue.add_many([{"payload": n} for n in range(6)])
-    async with Reader(trigger(queue, max_batch=3)) as reader:
+    async with Reader(trigger(queue, max_messages=3)) as reader:
         for _ in range(2):
             window, event = await reader.next_event()
             assert len(event["messages"]) == 3
             await reader.advance(window, STORED)
         _, sweep = await reader.next_event()
         assert sweep["messages"] == []
-        assert sweep["sweep"]
+        assert sweep["flush"]
         _, nothing = await reader.next()
         assert nothing == []
 
 
 async def test_a_window_too_large_for_an_event_is_kept_and_read_again(queue):
-    queue.add_many([{"payload": "x" * 5000, "id": f"big-{n}"} for n in range(30)])
+    queue.add_many([{"payload": "x" * 5000, "job_id": f"big-{n}"} for n in range(30)])
     async with Reader(trigger(queue, max_wait=1.0)) as reader:
         window, event = await reader.next_event()
         assert len(event["entry_ids"]) == 30
@@ -194,21 +194,21 @@ async def test_a_window_too_large_for_an_event_is_kept_and_read_again(queue):
         await _until(lambda: queue.depth().running == 0)
     context = {"triggering_asset_events": {"a": [SimpleNamespace(extra={"payload": event})]}}
     for _ in range(2):
-        found = await asyncio.to_thread(messages_of, context)
+        found = await asyncio.to_thread(get_messages, context)
         assert [message["id"] for message in found] == [f"big-{n}" for n in range(30)]
 
 
 async def test_without_ack_mode_messages_leave_after_the_event_had_time_to_be_stored(
     queue, monkeypatch
 ):
-    monkeypatch.setattr(module, "_STORED_AFTER_S", 0.5)
-    queue.add("one", id="one")
+    monkeypatch.setattr(module, "_STORE_DELAY_S", 0.5)
+    queue.add("one", job_id="one")
     async with aclosing(trigger(queue).run()) as events:
         event = await anext(events)
         assert [message["id"] for message in event.payload["messages"]] == ["one"]
-        assert queue.find("one").state == "running"
+        assert queue.job_status("one").state == "running"
         waiting = asyncio.ensure_future(anext(events))
-        await _until(lambda: queue.find("one").state == "done")
+        await _until(lambda: queue.job_status("one").state == "done")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
@@ -217,13 +217,13 @@ async def test_a_watcher_says_how_it_is_doing(queue):
     queue.add("one")
     async with Reader(trigger(queue)) as reader:
         await reader.next_event()
-        status = queue.watcher()
+        status = queue.watcher_status()
         assert (status.pending, status.watcher.delivered) == (1, 1)
         assert status.watcher.last_delivered
 
 
 async def test_the_bell_rings_while_messages_are_left_and_takes_none(queue):
-    bell = ChasquiDoorbellTrigger(queue_name=queue.name, ring_every=0.2)
+    bell = ChasquiQueueNotEmptyTrigger(queue_name=queue.name, interval=0.2)
     async with aclosing(bell.run()) as rings:
         first = asyncio.ensure_future(anext(rings))
         await asyncio.sleep(0.3)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from airflow_provider_chasqui.queue import Queue
-from tests.plugins.site import PageSite, World, world
+from tests.support.plugin_site import PageSite, World, world
 
 
 @pytest.fixture(scope="session")

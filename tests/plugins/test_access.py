@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_chasqui.queue import Queue
 from tests.plugins.conftest import CHANGE
-from tests.plugins.site import PageSite, World
-from tests.plugins.story import bury
+from tests.plugins.sample_data import bury
+from tests.support.plugin_site import PageSite, World
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -95,7 +95,7 @@ def test_a_viewer_looks_and_an_operator_changes(site: PageSite, queue: Queue) ->
         }
     assert len(seen.json()["letters"]) == 2
     assert (refused.status_code, refused_purge.status_code) == (403, 403)
-    assert (allowed.status_code, allowed.json()["moved"]) == (200, 2)
+    assert (allowed.status_code, allowed.json()["affected"]) == (200, 2)
     assert not any(rights["vera"])
     assert all(rights["olga"])
 
@@ -129,7 +129,7 @@ def test_each_change_stands_in_the_audit_log_and_a_dry_run_does_not(
     site: PageSite, queue: Queue
 ) -> None:
     bury(queue, 3)
-    ids = [letter.id for letter in queue.letters()]
+    ids = [letter.id for letter in queue.dead_letters()]
     url, params = "/chasqui/api/connections/native/queue/letters", {"queue_name": queue.name}
     with site.client("olga") as olga:
         olga.post(f"{url}/replay", params=params, json={"ids": ids}, headers=CHANGE)
@@ -143,8 +143,8 @@ def test_each_change_stands_in_the_audit_log_and_a_dry_run_does_not(
         ("chasqui_purge", "olga"),
     ]
     replay, purge = (json.loads(each["extra"]) for each in entries)
-    assert (replay["ids"], replay["outcome"]["moved"]) == (ids[:2], 2)
-    assert (purge["filter"], purge["outcome"]["moved"]) == ({"name": "welcome"}, 1)
+    assert (replay["ids"], replay["outcome"]["affected"]) == (ids[:2], 2)
+    assert (purge["filter"], purge["outcome"]["affected"]) == ({"name": "welcome"}, 1)
 
 
 def _logged(site: PageSite, queue_name: str) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_chasqui.queue import Queue
 from tests.plugins.conftest import CHANGE
-from tests.plugins.site import World
-from tests.raw import plain_client
+from tests.support.plugin_site import World
+from tests.support.redis_state import plain_client
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -43,7 +43,7 @@ def litter(client: Any, queue: Queue) -> None:
         client.zadd(keys.delayed, {junk: 1e300})
         client.zadd(keys.repeat, {junk: 1e300})
         client.hset(keys.batch("b"), mapping={"total": junk, "parts": junk, "sent:x": junk})
-        client.set(keys.watcher("default"), junk)
+        client.set(keys.watcher_state("default"), junk)
 
 
 def question(dice: random.Random, queue: str) -> tuple[str, str, dict[str, Any]]:

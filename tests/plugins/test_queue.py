@@ -7,14 +7,14 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from airflow_provider_chasqui.core.policy import RetryDefaults
-from airflow_provider_chasqui.core.schedule import Cron
+from airflow_provider_chasqui.core.cron import Cron
+from airflow_provider_chasqui.core.retry import RetryDefaults
 from airflow_provider_chasqui.queue import Queue
 from tests.plugins.conftest import Ask
-from tests.plugins.site import PageSite, World
-from tests.plugins.story import bury
-from tests.waiting import until
-from tests.workers import working
+from tests.plugins.sample_data import bury
+from tests.support.plugin_site import PageSite, World
+from tests.support.waiting import until
+from tests.support.workers import working
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -41,7 +41,7 @@ def test_a_queue_is_found_with_its_numbers(queue: Queue, ada: httpx.Client, wher
 def test_a_batch_moves_on_and_its_job_has_a_timeline(
     the_world: World, queue: Queue, where: str, look: Ask
 ) -> None:
-    queue.add_batch([{"n": n} for n in range(20)], batch_id="b-1", name="count")
+    queue.add_batch([{"n": n} for n in range(20)], batch_id="b-1", job_name="count")
     before = look("/batches")["batches"][0]
 
     def handle(job):
@@ -71,9 +71,11 @@ def test_a_batch_moves_on_and_its_job_has_a_timeline(
 
 
 def test_lists_of_a_queue(the_world: World, queue: Queue, where: str, look: Ask) -> None:
-    ids = [added.id for added in queue.add_many({"payload": n, "name": "x"} for n in range(5))]
-    late = queue.add("late", delay=timedelta(minutes=9), name="late").id
-    queue.repeat("x", Cron("0 6 * * *", tz="Europe/Berlin"), name="daily", key="k")
+    ids = [
+        added.job_id for added in queue.add_many({"payload": n, "job_name": "x"} for n in range(5))
+    ]
+    late = queue.add("late", delay=timedelta(minutes=9), job_name="late").job_id
+    queue.repeat("x", Cron("0 6 * * *", tz="Europe/Berlin"), job_name="daily", key="k")
 
     first = look("/jobs", limit=3)
     second = look("/jobs", limit=3, after=first["after"])
@@ -119,13 +121,13 @@ def test_a_selection_is_tried_dry_then_replayed_then_purged(
     bury(queue, 6)
     ids = [letter["id"] for letter in look("/letters")["letters"]]
     dry = change("replay", ids=ids[:4])
-    assert (dry["matched"], dry["moved"], queue.depth().dead) == (4, 4, 6)
+    assert (dry["matched"], dry["affected"], queue.depth().dead) == (4, 4, 6)
     done = change("replay", ids=ids[:4], dry_run=False)
-    assert (done["moved"], queue.depth().dead, queue.depth().waiting) == (4, 2, 4)
+    assert (done["affected"], queue.depth().dead, queue.depth().waiting) == (4, 2, 4)
     again = change("replay", ids=ids[:4], dry_run=False)
-    assert again["moved"] == 0
+    assert again["affected"] == 0
     purged = change("purge", filter={"name": "welcome"}, dry_run=False)
-    assert (purged["moved"], queue.depth().dead) == (2, 0)
+    assert (purged["affected"], queue.depth().dead) == (2, 0)
 
 
 def test_bad_questions_get_a_plain_answer(ada: httpx.Client) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 from airflow_provider_chasqui.core.config import PromoterConfig
 from airflow_provider_chasqui.queue import Queue
-from tests import workers
 from tests.conftest import Server
+from tests.support import workers
 
 HERE = Path(__file__).parent
 
@@ -48,7 +49,10 @@ def working(
     server: Server, queue_name: str, handler: Callable[..., Any], **config: Any
 ) -> AbstractContextManager[None]:
     """A real worker, in a thread and an event loop of its own."""
-    options = {"promoter": PromoterConfig(poll_ms=20), "scheduler": None} | config
+    options = {
+        "promoter": PromoterConfig(poll_interval=timedelta(milliseconds=20)),
+        "scheduler": None,
+    } | config
     return workers.working(server.url, queue_name, handler, dialect=server.dialect, **options)
 
 

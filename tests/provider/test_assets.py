@@ -12,14 +12,19 @@ from airflow.sdk import Asset
 from airflow_provider_chasqui.assets.chasqui import (
     convert_asset_to_openlineage,
     create_asset,
-    lineage_of_queue,
+    queue_lineage,
 )
 from airflow_provider_chasqui.core.batch import check_batch_id
-from airflow_provider_chasqui.core.errors import BadInput, LoginRefused, NotConnected, QueueFull
-from airflow_provider_chasqui.core.policy import RetryPolicy
-from airflow_provider_chasqui.operators import options
-from airflow_provider_chasqui.operators.identity import derived_id
-from airflow_provider_chasqui.policies import chasqui_retry_policy
+from airflow_provider_chasqui.core.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    InvalidArgument,
+    QueueFull,
+)
+from airflow_provider_chasqui.core.retry import RetryPolicy
+from airflow_provider_chasqui.operators import _parsing
+from airflow_provider_chasqui.operators._task_identity import derive_id
+from airflow_provider_chasqui.retry_policies import chasqui_retry_policy
 from tests.conftest import Server
 from tests.provider.conftest import connect
 
@@ -49,9 +54,9 @@ def test_lineage_names_the_server_and_the_queue(
 ) -> None:
     connect(monkeypatch, native_server)
     where = native_server.url.replace("redis://", "chasqui://").removesuffix("/0")
-    written = lineage_of_queue("chasqui_default", "emails", output=True)
+    written = queue_lineage("chasqui_default", "emails", output=True)
     assert [(each.namespace, each.name) for each in written.outputs] == [(where, "emails")]
-    assert lineage_of_queue("chasqui_default", "emails", output=False).inputs
+    assert queue_lineage("chasqui_default", "emails", output=False).inputs
 
 
 def instance(**changes: Any) -> Any:
@@ -60,16 +65,14 @@ def instance(**changes: Any) -> Any:
 
 
 def test_an_id_is_fit_readable_and_stable() -> None:
-    one = derived_id(instance())
+    one = derive_id(instance())
     assert check_batch_id(one) == one
     assert one.startswith("dag~t~scheduled__2026-01-01T00-00-00+00-00~")
-    assert derived_id(instance(try_number=2)) == one
-    assert derived_id(instance(try_number=2), with_try=True) != derived_id(
-        instance(), with_try=True
-    )
+    assert derive_id(instance(try_number=2)) == one
+    assert derive_id(instance(try_number=2), per_try=True) != derive_id(instance(), per_try=True)
     long = {"dag_id": "d" * 250, "task_id": "gruppe.ä" * 30}
     ids = {
-        derived_id(instance(**change))
+        derive_id(instance(**change))
         for change in (
             {}, {"map_index": 0}, {"map_index": 1}, {"dag_id": "dag2"}, {"task_id": "t2"},
             {"run_id": "r"}, long, long | {"run_id": "x"},
@@ -80,26 +83,30 @@ def test_an_id_is_fit_readable_and_stable() -> None:
 
 
 def test_options_as_templates_leave_them() -> None:
-    assert options.span("90", "delay") == timedelta(seconds=90)
-    assert options.instant("2026-01-01T00:00:00+00:00", "at") == datetime(2026, 1, 1, tzinfo=UTC)
-    assert options.retry(5) == RetryPolicy(5)
-    found = options.retry({"max_attempts": 3, "backoff": "exponential", "delay": 0.5, "jitter": 1})
+    assert _parsing.parse_duration("90", "delay") == timedelta(seconds=90)
+    assert _parsing.parse_datetime("2026-01-01T00:00:00+00:00", "at") == datetime(
+        2026, 1, 1, tzinfo=UTC
+    )
+    assert _parsing.parse_retry_policy(5) == RetryPolicy(5)
+    found = _parsing.parse_retry_policy(
+        {"max_attempts": 3, "backoff": "exponential", "delay": 0.5, "jitter": 1}
+    )
     assert found is not None
     assert found.backoff is not None
     assert (found.backoff.delay_ms, found.backoff.jitter_ms) == (500, 1000)
     for wrong in ({"attempts": 3}, {"delay": 1}, "often", {"backoff": "wild"}):
-        with pytest.raises(BadInput):
-            options.retry(wrong)
-    with pytest.raises(BadInput):
-        options.listed({"a": 1}, "batch")
+        with pytest.raises(InvalidArgument):
+            _parsing.parse_retry_policy(wrong)
+    with pytest.raises(InvalidArgument):
+        _parsing.parse_payloads({"a": 1}, "batch")
 
 
 @pytest.mark.parametrize(
     ("error", "action", "delay"),
     [
-        (BadInput("x"), "fail", None),
-        (LoginRefused("x"), "fail", None),
-        (NotConnected("x"), "retry", timedelta(seconds=30)),
+        (InvalidArgument("x"), "fail", None),
+        (AuthenticationFailed("x"), "fail", None),
+        (ConnectionFailed("x"), "retry", timedelta(seconds=30)),
         (QueueFull("x"), "retry", timedelta(minutes=5)),
         (RuntimeError("x"), "default", None),
     ],

@@ -8,23 +8,25 @@ import sys
 
 import pytest
 
-from airflow_provider_chasqui.commands import environment
+from airflow_provider_chasqui.airflow_cli import target_environment
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.store.target import Target, Tls, from_url
+from airflow_provider_chasqui.redis_client.target import RedisTarget, Tls, from_url
 from tests.conftest import Server
 from tests.provider.conftest import connection_json
 
 TARGETS = [
-    Target(nodes=(("redis", 6380),), db=3, username="ada", password="p@ss/:"),
-    Target(nodes=(("::1", 6379),), tls=Tls("/ca", "/cert", "/key", True, False)),
-    Target(nodes=(("s1", 26379), ("s2", 26380)), sentinel_master="main/1", sentinel_password="a&b"),
-    Target(nodes=(("n1", 7000), ("n2", 7001)), cluster=True, timeout=2.5, retries=0),
+    RedisTarget(nodes=(("redis", 6380),), db=3, username="ada", password="p@ss/:"),
+    RedisTarget(nodes=(("::1", 6379),), tls=Tls("/ca", "/cert", "/key", True, False)),
+    RedisTarget(
+        nodes=(("s1", 26379), ("s2", 26380)), sentinel_master="main/1", sentinel_password="a&b"
+    ),
+    RedisTarget(nodes=(("n1", 7000), ("n2", 7001)), cluster=True, timeout=2.5, retries=0),
 ]
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["plain", "tls", "sentinel", "cluster"])
-def test_the_program_finds_the_server_of_the_connection(target: Target) -> None:
-    found = environment(target)
+def test_the_program_finds_the_server_of_the_connection(target: RedisTarget) -> None:
+    found = target_environment(target)
     read = from_url(
         found["CHASQUI_URL"],
         username=found.get("CHASQUI_USERNAME"),

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_chasqui.core.errors import BadInput
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.hooks._connection import parse_connection
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
-from airflow_provider_chasqui.hooks.connection import read_connection
 from tests.conftest import Server
 from tests.provider.conftest import connect, connection_json
-from tests.servers import Certificates, RedisServer
+from tests.support.servers import Certificates, RedisServer
 
 
 def connection(**fields: Any) -> Connection:
@@ -23,7 +23,7 @@ def connection(**fields: Any) -> Connection:
 
 
 def test_a_plain_server() -> None:
-    found = read_connection(
+    found = parse_connection(
         connection(host="redis", port=6380, login="ada", password="pw", schema="2")
     )
     assert found.target.nodes == (("redis", 6380),)
@@ -33,14 +33,14 @@ def test_a_plain_server() -> None:
 
 def test_sentinels() -> None:
     extra = {"mode": "sentinel", "nodes": "s1, s2:26380", "sentinel_master": "main"}
-    found = read_connection(connection(extra=extra | {"sentinel_password": "spw"})).target
+    found = parse_connection(connection(extra=extra | {"sentinel_password": "spw"})).target
     assert found.nodes == (("s1", 26379), ("s2", 26380))
     assert (found.sentinel_master, found.sentinel_password) == ("main", "spw")
 
 
 def test_a_cluster_and_tls() -> None:
     extra = {"mode": "cluster", "nodes": "n1,[::1]:7000", "tls": True, "tls_ca_file": "/ca"}
-    found = read_connection(connection(extra=extra | {"tls_verify": "false"})).target
+    found = parse_connection(connection(extra=extra | {"tls_verify": "false"})).target
     assert found.cluster
     assert found.nodes == (("n1", 6379), ("::1", 7000))
     assert found.tls is not None
@@ -49,7 +49,7 @@ def test_a_cluster_and_tls() -> None:
 
 def test_a_uri_gives_text_everywhere() -> None:
     uri = "chasqui://ada:p%40ss@redis:6380/3?tls=true&max_len=500&timeout=2.5&group=g&queue_name=q"
-    found = read_connection(Connection.from_uri(uri, conn_id="c"))
+    found = parse_connection(Connection.from_uri(uri, conn_id="c"))
     assert (found.target.password, found.target.db) == ("p@ss", 3)
     assert found.target.tls is not None
     assert (found.config.max_len, found.config.group, found.target.timeout) == (500, "g", 2.5)
@@ -71,8 +71,8 @@ def test_a_uri_gives_text_everywhere() -> None:
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        read_connection(connection(**fields))
+    with pytest.raises(InvalidArgument, match=said):
+        parse_connection(connection(**fields))
 
 
 def test_the_button_says_what_is_there(connected: Server) -> None:
@@ -157,8 +157,8 @@ def test_an_evicting_server_is_warned_of(
 def test_a_hook_shares_its_connections(connected: Server, queue_name: str) -> None:
     with ChasquiHook() as hook:
         assert hook.queue(queue_name) is hook.queue(queue_name)
-        assert hook.queue(queue_name).add(1).fresh
-        assert hook.queue(f"{queue_name}-2").add(1).fresh
+        assert hook.queue(queue_name).add(1).created
+        assert hook.queue(f"{queue_name}-2").add(1).created
         with hook.lease_queue(queue_name) as leases:
             (lease,) = leases.lease("me")
             leases.ack(lease.token)
@@ -169,7 +169,7 @@ def test_the_connection_may_name_the_queue(
     monkeypatch: pytest.MonkeyPatch, native_server: Server, queue_name: str
 ) -> None:
     connect(monkeypatch, native_server)
-    with pytest.raises(BadInput, match="say which queue"):
+    with pytest.raises(InvalidArgument, match="say which queue"):
         ChasquiHook().get_conn()
     connect(monkeypatch, native_server, queue_name=queue_name)
     with ChasquiHook() as hook:
@@ -201,7 +201,7 @@ async def test_the_whole_engine_comes_from_a_hook(connected: Server, queue_name:
     import asyncio
     from datetime import timedelta
 
-    from airflow_provider_chasqui.core.schedule import Every
+    from airflow_provider_chasqui.core.cron import Every
 
     logging.getLogger("airflow").setLevel(logging.WARNING)
     hook, seen = ChasquiHook(), asyncio.Event()

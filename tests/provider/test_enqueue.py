@@ -32,13 +32,13 @@ def house(dags: Callable[[Path], Dags], connected: Server) -> Dags:
 
 def waiting(queue: Queue) -> list[Any]:
     """The jobs on the stream, without taking them."""
-    from airflow_provider_chasqui.core.job import Entry
-    from airflow_provider_chasqui.core.ops import looking
-    from airflow_provider_chasqui.core.ops.delivery import delivery
+    from airflow_provider_chasqui.core.commands import inspect
+    from airflow_provider_chasqui.core.commands.consumer_group import parse_entry
+    from airflow_provider_chasqui.core.job import StreamEntry
 
-    raw = queue.drive.run(looking.entries(queue.keys, "-"))
-    found = [delivery(each, 2**30) for each in raw]
-    return [each.job for each in found if isinstance(each, Entry)]
+    raw = queue.client.execute(inspect.read_entries(queue.keys, "-"))
+    found = [parse_entry(each, 2**30) for each in raw]
+    return [each.job for each in found if isinstance(each, StreamEntry)]
 
 
 def test_a_payload_is_rendered_and_sent_once(house: Dags, queue: Queue) -> None:
@@ -85,7 +85,7 @@ def test_a_dead_job_fails_the_task_with_its_own_error(
     said = capfd.readouterr()
     assert "the mailbox is full" in said.out + said.err
     assert "CMQ-305" in said.out + said.err
-    assert queue.letters()[0].attempts == 2
+    assert queue.dead_letters()[0].attempts == 2
 
 
 @pytest.mark.parametrize("how", ["deferred", "here"])
@@ -119,7 +119,7 @@ def test_a_batch_sensor_allows_a_share_of_failures(
     with working(connected, queue.name, handle):
         run = house.run(f"batch_{how}", queue=queue.name)
     assert run.states() == {"send": "success", "wait": state}
-    assert queue.batch(run.xcom("send")["batch_id"]).dead == bad
+    assert queue.batch_progress(run.xcom("send")["batch_id"]).dead == bad
     if state == "success":
         counts = run.xcom("wait")
         assert (counts["total"], counts["done"], counts["dead"]) == (500, 495, 5)
@@ -130,7 +130,7 @@ def test_a_batch_sensor_allows_a_share_of_failures(
 def test_sensors_of_a_job_and_of_the_depth(
     house: Dags, queue: Queue, connected: Server, how: str
 ) -> None:
-    job_id = queue.add({"n": 1}).id
+    job_id = queue.add({"n": 1}).job_id
     queue.add_many([{"payload": n} for n in range(50)])
 
     async def handle(job: Any) -> str:
@@ -147,7 +147,7 @@ def test_what_has_ended_already_is_not_deferred(
     house: Dags, queue: Queue, connected: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A task that is resumed at once may be taken for killed by a busy scheduler."""
-    job_id = queue.add({"n": 1}).id
+    job_id = queue.add({"n": 1}).job_id
 
     async def handle(job: Any) -> str:
         return "seen"
@@ -196,7 +196,7 @@ def test_mapped_tasks_send_a_job_each(house: Dags, queue: Queue, connected: Serv
 
 def test_a_delayed_job_waits_for_its_time(house: Dags, queue: Queue) -> None:
     run = house.run("delayed", queue=queue.name)
-    found = queue.find(run.xcom("send"))
+    found = queue.job_status(run.xcom("send"))
     assert found.state == "delayed"
     assert found.job is not None
     assert found.job.name == "later"

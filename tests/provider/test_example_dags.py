@@ -15,7 +15,7 @@ from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import Dags, connect, working
-from tests.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, valkey_binary
 
 pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(240)]
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
@@ -90,13 +90,13 @@ def test_dlq_replay_daily(examples: Dags, own_server: Server) -> None:
         dag = examples.get("chasqui_dlq_replay_daily")
         assert (dag.max_active_runs, dag.catchup) == (1, False)
         by_hand = examples.run("chasqui_dlq_replay_daily", older_than=0)
-        assert by_hand.xcom("replay_emails")["moved"] == 5
+        assert by_hand.xcom("replay_emails")["affected"] == 5
         assert by_hand.xcom("replay_emails")["dry_run"]
         assert emails.depth().dead == 5
         too_young = examples.run("chasqui_dlq_replay_daily", dry_run=False)
         assert too_young.xcom("replay_emails")["matched"] == 0
         run = examples.run("chasqui_dlq_replay_daily", older_than=0, dry_run=False)
-        assert run.xcom("replay_emails")["moved"] == 5
+        assert run.xcom("replay_emails")["affected"] == 5
         assert (emails.depth().dead, emails.depth().waiting) == (0, 5)
 
 
@@ -113,7 +113,7 @@ def test_consume_in_a_task(examples: Dags, own_server: Server) -> None:
     with queue(own_server, "archive") as archive:
         archive.add_many([{"payload": n} for n in range(300)])
         archive.add(1, delay=timedelta(hours=1))
-        archive.add(None, name="bad", retry=None)
+        archive.add(None, job_name="bad", retry=None)
         run = examples.run("chasqui_consume_in_a_task")
         report = run.xcom("archive")
         assert (report["done"], archive.depth().waiting) == (300, 0)

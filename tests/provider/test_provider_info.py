@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.provider import get_provider_info
+from airflow_provider_chasqui.get_provider_info import get_provider_info
 
 INFO = get_provider_info()
 NAMED = ("hook-class-names", "extra-links", "notifications", "queues", "cli", "transfers")
@@ -98,10 +98,10 @@ def test_no_public_module_of_our_rooms_is_left_out() -> None:
 def test_reading_it_imports_nothing_of_ours() -> None:
     code = """
 import sys
-from airflow_provider_chasqui.provider import get_provider_info
+from airflow_provider_chasqui.get_provider_info import get_provider_info
 get_provider_info()
 names = {n for n in sys.modules if n.startswith("airflow_provider_chasqui")}
-assert names == {"airflow_provider_chasqui", "airflow_provider_chasqui.provider"}, names
+assert names == {"airflow_provider_chasqui", "airflow_provider_chasqui.get_provider_info"}, names
 heavy = {"redis", "airflow", "pyspark"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -152,4 +152,4 @@ def test_airflow_registers_all_of_it() -> None:
 def test_the_configuration_section_is_known_to_airflow() -> None:
     from airflow.configuration import conf
 
-    assert conf.getfloat("chasqui", "recheck_interval") == 15.0
+    assert conf.getfloat("chasqui", "poll_interval") == 15.0

@@ -23,10 +23,12 @@ from airflow_provider_chasqui.triggers.depth import ChasquiQueueDepthTrigger
 from airflow_provider_chasqui.triggers.job import ChasquiJobTrigger
 from tests.conftest import Server
 from tests.provider.conftest import working
-from tests.provider.test_follower import _clients, bury, finish, take
+from tests.provider.test_event_follower import _clients, bury, finish, take
 
 TRIGGERS = [
-    ChasquiJobTrigger(queue_name="q", job_id="batch:b:0:0", since="5-1", cancel_on_kill=True),
+    ChasquiJobTrigger(
+        queue_name="q", job_id="batch:b:0:0", events_after="5-1", cancel_on_kill=True
+    ),
     ChasquiBatchTrigger(queue_name="q", batch_id="b", max_failed=None, max_failed_ratio=0.1),
     ChasquiQueueDepthTrigger(queue_name="q", max_lag=5, max_dead=0, poll_interval=0.5),
 ]
@@ -114,19 +116,21 @@ def imported() -> None:
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     import airflow_provider_chasqui.queue  # noqa: F401
-    from airflow_provider_chasqui.triggers.waits import pace
+    from airflow_provider_chasqui.triggers._waiting import load_poll_intervals
 
     ensure_secrets_backend_loaded()
-    pace()
+    load_poll_intervals()
 
 
 @pytest.mark.timeout(120)
 async def test_a_thousand_triggers_in_one_loop(queue: Queue, connected: Server) -> None:
     """Two connections for all of them, every one answered, and no blocking call."""
-    since = queue.events_tail()
+    since = queue.last_event_id()
     ids = [next(queue.add_batch([n]).job_ids()) for n in range(1000)]
     before = _clients(queue)
-    triggers = [ChasquiJobTrigger(queue_name=queue.name, job_id=each, since=since) for each in ids]
+    triggers = [
+        ChasquiJobTrigger(queue_name=queue.name, job_id=each, events_after=since) for each in ids
+    ]
     async with asyncio.TaskGroup() as group:
         with loop_watched(1.0):  # a thousand begin at the same moment
             tasks = [group.create_task(fired(trigger)) for trigger in triggers]
@@ -150,21 +154,21 @@ async def test_no_blocking_call_while_waiting(queue: Queue, connected: Server) -
 
     triggers = [
         ChasquiJobTrigger(queue_name=queue.name, job_id=next(batch.job_ids())),
-        ChasquiBatchTrigger(queue_name=queue.name, batch_id=batch.id),
+        ChasquiBatchTrigger(queue_name=queue.name, batch_id=batch.batch_id),
         ChasquiQueueDepthTrigger(queue_name=queue.name, max_waiting=0, poll_interval=0.1),
     ]
     with working(connected, queue.name, handle, concurrency=20), loop_watched(0.25):
         events = await asyncio.wait_for(asyncio.gather(*map(fired, triggers)), 30)
-    assert [event["status"] for event in events] == ["done", "ended", "room"]
+    assert [event["status"] for event in events] == ["done", "finished", "below_limits"]
 
 
 async def test_the_event_is_the_same_wherever_it_is_found(queue: Queue, connected: Server) -> None:
     """A triggerer that saw the event and one that only saw its traces tell the same."""
-    since = queue.events_tail()
+    since = queue.last_event_id()
     (good, bad) = queue.add_batch([1, 2]).job_ids()
     waits = [
         asyncio.create_task(
-            fired(ChasquiJobTrigger(queue_name=queue.name, job_id=each, since=since))
+            fired(ChasquiJobTrigger(queue_name=queue.name, job_id=each, events_after=since))
         )
         for each in (good, bad)
     ]
@@ -174,7 +178,7 @@ async def test_the_event_is_the_same_wherever_it_is_found(queue: Queue, connecte
     bury(queue, entries[1])
     first = await asyncio.wait_for(asyncio.gather(*waits), 10)
     later = [
-        await fired(ChasquiJobTrigger(queue_name=queue.name, job_id=each, since=since))
+        await fired(ChasquiJobTrigger(queue_name=queue.name, job_id=each, events_after=since))
         for each in (good, bad)
     ]
     assert first == later
@@ -182,24 +186,28 @@ async def test_the_event_is_the_same_wherever_it_is_found(queue: Queue, connecte
 
 async def test_an_unknown_batch_is_told_as_an_error(queue: Queue, connected: Server) -> None:
     event = await fired(ChasquiBatchTrigger(queue_name=queue.name, batch_id="nothing"))
-    assert (event["status"], event["kind"]) == ("error", "UnknownBatch")
+    assert (event["status"], event["kind"]) == ("error", "BatchNotFound")
 
 
 async def test_a_kill_by_hand_cancels(queue: Queue, connected: Server) -> None:
     batch = queue.add_batch(range(3), delay=timedelta(hours=1))
-    trigger = ChasquiBatchTrigger(queue_name=queue.name, batch_id=batch.id, cancel_on_kill=True)
+    trigger = ChasquiBatchTrigger(
+        queue_name=queue.name, batch_id=batch.batch_id, cancel_on_kill=True
+    )
     await trigger.cleanup()
     assert queue.depth().delayed == 3
     await trigger.on_kill()
     assert queue.depth().delayed == 0
-    assert queue.batch(batch.id).dead == 3
+    assert queue.batch_progress(batch.batch_id).dead == 3
 
 
 async def test_a_kill_by_hand_asks_workers_to_drop_what_waits(
     queue: Queue, connected: Server
 ) -> None:
     batch = queue.add_batch(range(100))
-    trigger = ChasquiBatchTrigger(queue_name=queue.name, batch_id=batch.id, cancel_on_kill=True)
+    trigger = ChasquiBatchTrigger(
+        queue_name=queue.name, batch_id=batch.batch_id, cancel_on_kill=True
+    )
     await trigger.on_kill()
     ran = []
 

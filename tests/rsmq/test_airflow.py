@@ -73,7 +73,7 @@ def test_messages_move_to_chasqui_and_back(
     for n in range(7):
         rsmq.send_message("q", f'{{"n": {n}}}')
     run = house.run("rsmq_to_chasqui", queue=queue.name, namespace=namespace)
-    assert run.xcom("move") == {"moved": 5, "dropped": 0, "duplicates": 0, "buried": 0}
+    assert run.xcom("move") == {"moved": 5, "dropped": 0, "duplicates": 0, "dead_lettered": 0}
     assert queue.depth().waiting == 5
     run = house.run("chasqui_to_rsmq", queue=queue.name, namespace=namespace)
     assert run.xcom("move")["moved"] == 5
@@ -107,9 +107,11 @@ def test_the_sensor_hands_messages_to_the_next_task(
 
 
 def listeners(rsmq: RsmqClient, namespace: str) -> int:
-    from airflow_provider_chasqui.core.op import as_is, command
+    from airflow_provider_chasqui.core.command import as_raw, redis_command
 
-    reply = rsmq.drive.run(command("PUBSUB", "NUMSUB", f"{namespace}:rt:q", parse=as_is))
+    reply = rsmq.client.execute(
+        redis_command("PUBSUB", "NUMSUB", f"{namespace}:rt:q", parse=as_raw)
+    )
     return int(reply[1])
 
 
@@ -130,7 +132,7 @@ async def test_the_trigger_wakes_for_realtime_and_for_delays(
     rsmq: RsmqClient, namespace: str
 ) -> None:
     """The poll is a minute away, so only the channel or the due time can have woken it."""
-    trigger = RsmqMessageTrigger(rsmq_queue="q", namespace=namespace, poll_interval=60)
+    trigger = RsmqMessageTrigger(rsmq_queue_name="q", namespace=namespace, poll_interval=60)
     waiting = asyncio.create_task(fired(trigger))
     while not await asyncio.to_thread(listeners, rsmq, namespace):
         await asyncio.sleep(0.01)
@@ -144,7 +146,7 @@ async def test_the_trigger_wakes_for_realtime_and_for_delays(
 async def test_the_trigger_polls_where_nobody_publishes(
     rsmq: RsmqClient, namespace: str, connected: Server
 ) -> None:
-    trigger = RsmqMessageTrigger(rsmq_queue="q", namespace=namespace, poll_interval=0.2)
+    trigger = RsmqMessageTrigger(rsmq_queue_name="q", namespace=namespace, poll_interval=0.2)
     waiting = asyncio.create_task(fired(trigger))
     while not await asyncio.to_thread(listeners, rsmq, namespace):
         await asyncio.sleep(0.01)
@@ -154,7 +156,7 @@ async def test_the_trigger_polls_where_nobody_publishes(
 
 
 async def test_the_trigger_tells_of_a_missing_queue(connected: Server, namespace: str) -> None:
-    trigger = RsmqMessageTrigger(rsmq_queue="nope", namespace=namespace)
+    trigger = RsmqMessageTrigger(rsmq_queue_name="nope", namespace=namespace)
     assert (await asyncio.wait_for(fired(trigger), 10))["reason"] == "queueNotFound"
     kind, values = trigger.serialize()
     assert kind.endswith("RsmqMessageTrigger")

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import redis
 
+from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import QueueFull, RsmqQueueNotFound
-from airflow_provider_chasqui.core.ops import delivery
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.redis_client.target import from_url
 from airflow_provider_chasqui.rsmq import bridge
-from airflow_provider_chasqui.rsmq.bridge import drain, same_server
+from airflow_provider_chasqui.rsmq.bridge import migrate_from_rsmq, same_server
 from airflow_provider_chasqui.rsmq.client import RsmqClient
-from airflow_provider_chasqui.store.target import from_url
 from tests.conftest import ONE_OF_EACH
 
 ROOT = Path(__file__).parents[2]
@@ -27,17 +27,17 @@ ROOT = Path(__file__).parents[2]
 
 def jobs(queue: Queue) -> list[Any]:
     """Every job on the stream, as a worker would decode it."""
-    queue.drive.run(delivery.make_group(queue.keys, "test"))
-    raw = queue.drive.run(delivery.read(queue.keys, "test", "c", 10_000, 0, 0))
-    found = [delivery.delivery(each, 2**30) for each in raw]
-    assert all(isinstance(each, delivery.Entry) for each in found)
+    queue.client.execute(consumer_group.create(queue.keys, "test"))
+    raw = queue.client.execute(consumer_group.read(queue.keys, "test", "c", 10_000, 0, 0))
+    found = [consumer_group.parse_entry(each, 2**30) for each in raw]
+    assert all(isinstance(each, consumer_group.StreamEntry) for each in found)
     return [entry.job for entry in found]
 
 
 def test_messages_become_jobs_in_order(rsmq: RsmqClient, queue: Queue) -> None:
     sent = [rsmq.send_message("q", f"m{i}") for i in range(250)]
     rsmq.send_message("q", "later", delay=60)
-    assert drain("q", queue, rsmq) == bridge.Moved(moved=250)
+    assert migrate_from_rsmq("q", queue, rsmq) == bridge.TransferReport(moved=250)
     found = jobs(queue)
     assert [job.id for job in found] == sent
     assert [job.payload for job in found] == [f"m{i}" for i in range(250)]
@@ -46,7 +46,7 @@ def test_messages_become_jobs_in_order(rsmq: RsmqClient, queue: Queue) -> None:
     assert abs(found[0].created_at_ms - int(sent[0][:10], 36) // 1000) <= 1
     left = rsmq.get_queue_attributes("q")
     assert (left.msgs, left.totalrecv) == (1, 250)
-    assert drain("q", queue, rsmq) == bridge.Moved()
+    assert migrate_from_rsmq("q", queue, rsmq) == bridge.TransferReport()
 
 
 def test_the_caller_chooses_name_payload_and_number(rsmq: RsmqClient, queue: Queue) -> None:
@@ -54,8 +54,14 @@ def test_the_caller_chooses_name_payload_and_number(rsmq: RsmqClient, queue: Que
         rsmq.send_message("q", json.dumps({"n": i}))
     for _ in range(2):
         assert rsmq.receive_message("q", vt=0)
-    done = drain(
-        "q", queue, rsmq, name="mail", max_messages=3, carry_receive_count=True, convert=json.loads
+    done = migrate_from_rsmq(
+        "q",
+        queue,
+        rsmq,
+        job_name="mail",
+        max_messages=3,
+        keep_receive_count=True,
+        convert=json.loads,
     )
     assert done.moved == 3
     found = jobs(queue)
@@ -74,7 +80,7 @@ def test_odd_messages_do_not_stop_the_line(
         binary = rsmq.send_message("q", "x")
         raw.hset(f"{namespace}:q:Q", binary, b"\xff\xfe")
     rsmq.send_message("q", "")
-    assert drain("q", queue, rsmq) == bridge.Moved(moved=2, dropped=1)
+    assert migrate_from_rsmq("q", queue, rsmq) == bridge.TransferReport(moved=2, dropped=1)
     assert [job.payload for job in jobs(queue)] == [b"\xff\xfe", ""]
 
 
@@ -86,14 +92,14 @@ def test_a_full_queue_refuses_and_nothing_is_lost(
     config = QueueConfig(max_len=3)
     with Queue(queue_name, server.url, dialect=server.dialect, config=config) as small:
         with pytest.raises(QueueFull):
-            drain("q", small, rsmq)
+            migrate_from_rsmq("q", small, rsmq)
         assert rsmq.get_queue_attributes("q").msgs == 5
-        assert drain("q", small, rsmq, max_messages=3).moved == 3
+        assert migrate_from_rsmq("q", small, rsmq, max_messages=3).moved == 3
 
 
 def test_an_unknown_queue_is_said(rsmq: RsmqClient, queue: Queue) -> None:
     with pytest.raises(RsmqQueueNotFound):
-        drain("nope", queue, rsmq)
+        migrate_from_rsmq("nope", queue, rsmq)
 
 
 def test_what_counts_as_one_server() -> None:
@@ -167,15 +173,15 @@ def test_between_two_servers_a_crash_at_any_step_loses_and_doubles_nothing(
             raise Crash
 
         with monkeypatch.context() as patch:
-            patch.setattr(bridge.adding, "add_chunk", crash)  # received, not added
+            patch.setattr(bridge.adding, "add_jobs", crash)  # received, not added
             with pytest.raises(Crash):
-                drain("q", queue, rsmq, vt=hide)
+                migrate_from_rsmq("q", queue, rsmq, vt=hide)
         assert queue.depth().waiting == 0
         with monkeypatch.context() as patch:
-            patch.setattr(type(rsmq.verbs), "delete", crash)  # added, not deleted
+            patch.setattr(type(rsmq.flows), "delete", crash)  # added, not deleted
             with pytest.raises(Crash):
-                drain("q", queue, rsmq, vt=hide)
+                migrate_from_rsmq("q", queue, rsmq, vt=hide)
         assert queue.depth().waiting == 10
-        assert drain("q", queue, rsmq) == bridge.Moved(duplicates=10)
+        assert migrate_from_rsmq("q", queue, rsmq) == bridge.TransferReport(duplicates=10)
         assert sorted(job.id for job in jobs(queue)) == sorted(sent)
         assert rsmq.get_queue_attributes("q").msgs == 0

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import redis
 
-from airflow_provider_chasqui.core import rsmq as values
+from airflow_provider_chasqui.core import rsmq_types as values
 from airflow_provider_chasqui.core.errors import (
-    BadInput,
     ChasquiError,
+    InvalidArgument,
     RsmqError,
     RsmqInvalidValue,
     RsmqMessageTooLong,
     RsmqQueueExists,
     RsmqQueueNotFound,
 )
+from airflow_provider_chasqui.redis_client.target import from_url
 from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient, RsmqClient
-from airflow_provider_chasqui.store.target import from_url
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_message_lives_from_send_to_delete(rsmq: RsmqClient) -> None:
     first = rsmq.send_message("q", "one")
     second = rsmq.send_message("q", "two", delay=60)
     assert [m.message for m in rsmq.peek_messages("q")] == ["one"]
-    assert [m.id for m in rsmq.peek_messages("q", hidden=True)] == [first, second]
+    assert [m.id for m in rsmq.peek_messages("q", include_hidden=True)] == [first, second]
     got = rsmq.receive_message("q")
     assert got is not None
     assert (got.id, got.message, got.rc) == (first, "one", 1)
@@ -76,13 +76,13 @@ def test_a_call_whose_answer_was_lost_may_be_sent_again(rsmq: RsmqClient) -> Non
 
     def twice(flow: Any) -> tuple[Any, Any]:
         op = next(flow)
-        return rsmq.drive.run(op), rsmq.drive.run(op)
+        return rsmq.client.execute(op), rsmq.client.execute(op)
 
-    assert twice(rsmq.verbs.create_queue("q", None, None, None)) == (1, 1)
-    first, second = twice(rsmq.verbs.send_message("q", "x", None))
+    assert twice(rsmq.flows.create_queue("q", None, None, None)) == (1, 1)
+    first, second = twice(rsmq.flows.send_message("q", "x", None))
     assert first == second
     assert rsmq.get_queue_attributes("q").msgs == 1
-    assert twice(rsmq.verbs.delete_queue("q")) == (1, 1)
+    assert twice(rsmq.flows.delete_queue("q")) == (1, 1)
 
 
 def test_ids_keep_the_order_of_sending(rsmq: RsmqClient) -> None:
@@ -100,7 +100,7 @@ def test_a_missing_queue_is_said_before_a_bad_parameter(rsmq: RsmqClient) -> Non
     ):
         with pytest.raises(RsmqQueueNotFound) as raised:
             call()
-        assert raised.value.queue == "nope"
+        assert raised.value.queue_name == "nope"
         assert "CMQ-401" in str(raised.value)
 
 
@@ -117,7 +117,7 @@ def test_names_that_npm_refuses_are_refused(rsmq: RsmqClient, name: str) -> None
      (float("nan"), None), ("-3", -3), ("\u0661", None)],
 )  # fmt: skip
 def test_numbers_are_read_as_parseint_reads_them(value: Any, read: int | None) -> None:
-    assert values.parse_int(value) == read
+    assert values.parse_js_int(value) == read
 
 
 def test_maxsize_counts_utf16_units(rsmq: RsmqClient) -> None:
@@ -195,13 +195,13 @@ def test_an_orphan_hash_is_no_queue(rsmq: RsmqClient, raw: redis.Redis, namespac
 
 def test_a_cluster_needs_a_hash_tag() -> None:
     cluster = from_url("redis+cluster://127.0.0.1:1")
-    with pytest.raises(BadInput, match="hash tag"):
+    with pytest.raises(InvalidArgument, match="hash tag"):
         RsmqClient(cluster)
     RsmqClient(cluster, namespace="{rsmq}").close()
 
 
 def test_errors_travel_between_processes() -> None:
-    error = RsmqQueueNotFound("Queue not found", queue="q")
+    error = RsmqQueueNotFound("Queue not found", queue_name="q")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.name, str(again)) == (RsmqQueueNotFound, error.name, str(error))
     assert isinstance(again, ChasquiError)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import BadInput, RsmqQueueNotFound
-from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.core.ops.rsmq_bridge import AsMessage, give
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.commands.rsmq import JobToMessage, move_jobs
+from airflow_provider_chasqui.core.errors import InvalidArgument, RsmqQueueNotFound
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.rsmq import bridge
-from airflow_provider_chasqui.rsmq.bridge import drain, feed
+from airflow_provider_chasqui.rsmq.bridge import migrate_from_rsmq, migrate_to_rsmq
 from airflow_provider_chasqui.rsmq.client import RsmqClient
 
 
@@ -30,7 +30,7 @@ def test_jobs_become_messages_in_order(rsmq: RsmqClient, queue: Queue, leases: L
     queue.add({"a": "ü"})
     queue.add(b"bytes")
     queue.add("later", delay=timedelta(hours=1))
-    assert feed(leases, "q", rsmq) == bridge.Moved(moved=152)
+    assert migrate_to_rsmq(leases, "q", rsmq) == bridge.TransferReport(moved=152)
     texts = [message.message for message in rsmq.peek_messages("q", limit=500)]
     assert texts == [f"m{i}" for i in range(150)] + ['{"a": "ü"}', "bytes"]
     depth = queue.depth()
@@ -42,8 +42,8 @@ def test_there_and_back_keeps_id_text_and_order(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
 ) -> None:
     sent = [rsmq.send_message("q", f"m{i}") for i in range(20)]
-    drain("q", queue, rsmq)
-    feed(leases, "q", rsmq)
+    migrate_from_rsmq("q", queue, rsmq)
+    migrate_to_rsmq(leases, "q", rsmq)
     assert [message.id for message in rsmq.peek_messages("q", limit=50)] == sent
 
 
@@ -51,11 +51,11 @@ def test_what_cannot_be_a_message_becomes_a_letter(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
 ) -> None:
     rsmq.set_queue_attributes("q", maxsize=1024)
-    queue.add("x" * 1025, id="long")
-    queue.add(b"\xff", id="binary")
+    queue.add("x" * 1025, job_id="long")
+    queue.add(b"\xff", job_id="binary")
     queue.add("fine")
-    assert feed(leases, "q", rsmq) == bridge.Moved(moved=1, buried=2)
-    errors = {letter.job_id: letter.error for letter in queue.letters()}
+    assert migrate_to_rsmq(leases, "q", rsmq) == bridge.TransferReport(moved=1, dead_lettered=2)
+    errors = {letter.job_id: letter.error for letter in queue.dead_letters()}
     assert set(errors) == {"long", "binary"}
     assert "too long" in errors["long"]
 
@@ -64,10 +64,10 @@ def test_a_batch_is_done_when_it_is_handed_over(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
 ) -> None:
     queue.add_batch(range(5), batch_id="b")
-    assert feed(leases, "q", rsmq, max_messages=3, convert=lambda n: f"#{n}").moved == 3
-    assert queue.batch("b").done == 3
-    assert feed(leases, "q", rsmq, convert=lambda n: f"#{n}").moved == 2
-    assert queue.batch("b").finished
+    assert migrate_to_rsmq(leases, "q", rsmq, max_messages=3, convert=lambda n: f"#{n}").moved == 3
+    assert queue.batch_progress("b").done == 3
+    assert migrate_to_rsmq(leases, "q", rsmq, convert=lambda n: f"#{n}").moved == 2
+    assert queue.batch_progress("b").finished
     assert [m.message for m in rsmq.peek_messages("q")] == [f"#{n}" for n in range(5)]
 
 
@@ -76,14 +76,14 @@ def test_nothing_is_leased_for_a_queue_that_is_not_there(
 ) -> None:
     queue.add(1)
     with pytest.raises(RsmqQueueNotFound):
-        feed(leases, "nope", rsmq)
+        migrate_to_rsmq(leases, "nope", rsmq)
     assert queue.depth().running == 0
     config = LeaseConfig(mode="exclusive")
     with (
         LeaseQueue("other", server.url, config=config) as exclusive,
-        pytest.raises(BadInput, match="shared"),
+        pytest.raises(InvalidArgument, match="shared"),
     ):
-        feed(exclusive, "q", rsmq)
+        migrate_to_rsmq(exclusive, "q", rsmq)
 
 
 def test_between_two_servers_a_crash_before_the_ack_doubles_nothing(
@@ -102,10 +102,10 @@ def test_between_two_servers_a_crash_before_the_ack_doubles_nothing(
     with LeaseQueue(queue.name, elsewhere, dialect=server.dialect, config=short) as leases:
         monkeypatch.setattr(leases, "ack", crash)
         with pytest.raises(Crash):
-            feed(leases, "q", rsmq)
+            migrate_to_rsmq(leases, "q", rsmq)
     assert rsmq.get_queue_attributes("q").msgs == 5
     with LeaseQueue(queue.name, elsewhere, dialect=server.dialect) as leases:
-        assert feed(leases, "q", rsmq) == bridge.Moved(duplicates=5)
+        assert migrate_to_rsmq(leases, "q", rsmq) == bridge.TransferReport(duplicates=5)
     assert [m.message for m in rsmq.peek_messages("q")] == [str(i) for i in range(5)]
     assert queue.depth().running == queue.depth().waiting == 0
 
@@ -124,15 +124,15 @@ def test_a_stock_worker_two_bridges_and_node_share_every_job_once(
 
         def carry(number: int) -> None:
             with LeaseQueue(queue_name, url) as leases, RsmqClient(url, namespace=namespace) as to:
-                feed(leases, "q", to, consumer=f"bridge-{number}")
+                migrate_to_rsmq(leases, "q", to, consumer=f"bridge-{number}")
 
         bridges = [threading.Thread(target=carry, args=(n,)) for n in range(2)]
         for each in bridges:
             each.start()
         for each in bridges:
             each.join(60)
-        pending = command("XPENDING", queue.keys.stream, "default", parse=as_is)
-        while queue.drive.run(pending)[0] or queue.depth().waiting:
+        pending = redis_command("XPENDING", queue.keys.stream, "default", parse=as_raw)
+        while queue.client.execute(pending)[0] or queue.depth().waiting:
             pass  # the worker finishes what it has read
         worker.process.stdin.write("stop\n")
         worker.process.stdin.flush()
@@ -153,11 +153,14 @@ def test_a_bridge_whose_lease_was_taken_over_moves_nothing(
     queue.add("x")
     (mine,) = leases.lease("bridge", visibility_timeout=timedelta(milliseconds=1))
     (theirs,) = leases.lease("worker", wait=timedelta(seconds=10))
-    target = rsmq.verbs.keys("q")
-    shape = AsMessage(queue.name)
+    target = rsmq.flows.keys("q")
+    shape = JobToMessage(queue.name)
     for lease, sign in ((mine, b"0"), (theirs, b"1"), (theirs, b"0")):
         ready = [(lease, shape.message_id(lease), shape.body(lease.job))]
-        assert leases.drive.run(give(leases.keys, "default", target, rsmq.verbs, ready)) == sign
+        assert (
+            leases.client.execute(move_jobs(leases.keys, "default", target, rsmq.flows, ready))
+            == sign
+        )
     assert rsmq.get_queue_attributes("q").msgs == 1
 
 
@@ -176,7 +179,7 @@ def test_bridges_node_and_a_stock_worker_at_once(
 
         def carry() -> None:
             with Queue(queue_name, url) as to, RsmqClient(url, namespace=namespace) as source:
-                drain("q", to, source)
+                migrate_from_rsmq("q", to, source)
 
         bridges = [threading.Thread(target=carry) for _ in range(2)]
         for each in bridges:

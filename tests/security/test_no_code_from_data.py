@@ -13,13 +13,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle"}
 CALLS = {"eval", "exec", "compile", "__import__"}
 # The supervisor tells its own child, over a socket pair that nobody else has, what to do.
-PRIVATE = {"cli/slot.py": {"pickle"}, "cli/child.py": {"pickle"}}
+PRIVATE = {"supervisor/worker_process.py": {"pickle"}, "supervisor/child_main.py": {"pickle"}}
 # Code is loaded by name in these places only, and each says where the name comes from.
 LOADERS = {
     "__init__.py",  # the package's own names
-    "cli/handlers.py",  # the command line of whoever starts the worker
+    "supervisor/handler_loader.py",  # the command line of whoever starts the worker
     "operators/consume.py",  # the DAG file; the field is not a template
-    "hooks/stats.py",  # one of two names that stand there
+    "hooks/_stats.py",  # one of two names that stand there
 }
 
 

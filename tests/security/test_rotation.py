@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_chasqui.queue import Queue
 from tests.cli.conftest import Worker, start_worker, wait_for
 from tests.conftest import Server
-from tests.servers import RedisServer, valkey_binary
-from tests.store.conftest import admin
+from tests.redis_client.conftest import admin
+from tests.support.servers import RedisServer, valkey_binary
 
 __all__ = ["start_worker"]  # the fixture
 
@@ -35,14 +35,14 @@ def test_a_password_file_is_read_again_when_the_server_asks_again(
             "--username", "worker", "--password-file", str(file),
         ).ready()  # fmt: skip
         with Queue(queue_name, process.url) as queue:
-            assert queue.wait(queue.add("before").id, timeout=MINUTE) == [1, "before"]
+            assert queue.wait(queue.add("before").job_id, timeout=MINUTE) == [1, "before"]
             # The old word is refused for a while before the new one is in the file.
             client.execute_command("ACL", "SETUSER", "worker", "resetpass", ">tuesday-secret")
             client.execute_command("CLIENT", "KILL", "USER", "worker")
             job = queue.add("after")
             wait_for(lambda: "refused the login" in worker.log)
             file.write_text("tuesday-secret\n")
-            assert queue.wait(job.id, timeout=MINUTE) == [1, "after"]
+            assert queue.wait(job.job_id, timeout=MINUTE) == [1, "after"]
         worker.signal(signal.SIGTERM)
         assert worker.end() == 0, worker.log
     assert "secret" not in worker.log

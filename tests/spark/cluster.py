@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pyspark
 
-from airflow_provider_chasqui.embedded import free_port
 from airflow_provider_chasqui.spark.java_home import java_home
 from airflow_provider_chasqui.spark.packaging import build_zip
-from tests.servers import die_with_parent
+from airflow_provider_chasqui.testing.embedded_server import find_free_port
+from tests.support.servers import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -50,7 +50,7 @@ class Cluster:
         self.events = self.folder / "events"
         self.events.mkdir()
         self.zip = build_zip(self.folder)
-        self.port, self.ui_port = free_port(), free_port()
+        self.port, self.ui_port = find_free_port(), find_free_port()
         self.url = f"spark://127.0.0.1:{self.port}"
         self._processes: list[subprocess.Popen[bytes]] = []
 

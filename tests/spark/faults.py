@@ -10,13 +10,13 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from airflow_provider_chasqui.core.op import as_int, script
-from airflow_provider_chasqui.core.ops import ships
-from airflow_provider_chasqui.core.ops.ships import Stage
+from airflow_provider_chasqui.core.command import as_int, script_command
+from airflow_provider_chasqui.core.commands import staged_writes
+from airflow_provider_chasqui.core.commands.staged_writes import StagedPart
 from airflow_provider_chasqui.spark.options import WriteOptions
 from airflow_provider_chasqui.spark.source import ChasquiDataSource
-from airflow_provider_chasqui.spark.stream_writer import ShipStreamWriter
-from airflow_provider_chasqui.spark.writer import Sender, ShipWriter, clock_ms
+from airflow_provider_chasqui.spark.stream_writer import ChasquiStreamWriter
+from airflow_provider_chasqui.spark.writer import ChasquiWriter, TaskWriter, current_time_ms
 
 Batches = Iterator[Any]
 
@@ -63,16 +63,32 @@ def slowly(seconds: float) -> Callable[[Batches], Batches]:
     return run
 
 
-def publish_some(sender: Sender, ship: str, write: str, messages: list[Any], calls: int) -> None:
+def publish_some(
+    sender: TaskWriter, ship: str, write: str, messages: list[Any], calls: int
+) -> None:
     """Do the first half of a commit: let the write win and move some of its jobs."""
-    with sender.queue() as queue:
-        stages = [Stage(m.part, m.key, m.rows, m.size) for m in messages if m and m.key]
-        begun = ships.begin(queue.keys, ship, write, stages, sender.ship_options, clock_ms())
-        assert queue.drive.flow(begun).state == "publishing"
+    with sender.open_queue() as queue:
+        stages = [
+            StagedPart(m.part, m.stage_key, m.rows, m.size_bytes)
+            for m in messages
+            if m and m.stage_key
+        ]
+        begun = staged_writes.commit(
+            queue.keys, ship, write, stages, sender.staged_write_options, current_time_ms()
+        )
+        assert queue.client.run_flow(begun).state == "publishing"
         keys = queue.keys
         for stage in stages[:calls]:
-            names = [keys.stream, keys.delayed, keys.ship(ship), keys.batch(ship), stage.key]
-            moved = queue.drive.run(script("ship_publish", as_int, names, [write, stage.part, 700]))
+            names = [
+                keys.stream,
+                keys.delayed,
+                keys.staged_write(ship),
+                keys.batch(ship),
+                stage.key,
+            ]
+            moved = queue.client.execute(
+                script_command("write_publish", as_int, names, [write, stage.part, 700])
+            )
             assert moved
 
 
@@ -88,7 +104,7 @@ def source(
     calls that publish; `kill` are processes that end there like in a power cut.
     """
 
-    class BrokenWriter(ShipWriter):
+    class BrokenWriter(ChasquiWriter):
         def write(self, iterator: Batches) -> Any:
             return super().write(fault(iterator) if fault else iterator)
 
@@ -96,17 +112,17 @@ def source(
             if calls is None and not kill:
                 return super().commit(messages)
             if calls is not None:
-                publish_some(self._sender, self._ship, self._write, messages, calls)
+                publish_some(self._task_writer, self._batch_id, self._writer_id, messages, calls)
             for pid in kill:
                 os.kill(pid, signal.SIGKILL)
             raise RuntimeError("the commit broke on purpose")
 
-    class BrokenStreamWriter(ShipStreamWriter):
+    class BrokenStreamWriter(ChasquiStreamWriter):
         def commit(self, messages: list[Any], batchId: int) -> None:
             if batchId != 1:
                 return super().commit(messages, batchId)
-            for ship, write in self._named(messages):
-                publish_some(self._sender, ship, write, messages, calls or 1)
+            for ship, write in self._committed_writes(messages):
+                publish_some(self._task_writer, ship, write, messages, calls or 1)
             raise RuntimeError("the commit broke on purpose")
 
     class BrokenSource(ChasquiDataSource):
@@ -115,10 +131,10 @@ def source(
             return "chasqui-broken"
 
         def writer(self, schema: Any, overwrite: bool) -> Any:
-            return BrokenWriter(self._find(), WriteOptions.of(self.options), schema)
+            return BrokenWriter(self._resolve_target(), WriteOptions.parse(self.options), schema)
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            options = WriteOptions.of(self.options, stream=True)
-            return BrokenStreamWriter(self._find(), options, schema)
+            options = WriteOptions.parse(self.options, streaming=True)
+            return BrokenStreamWriter(self._resolve_target(), options, schema)
 
     return BrokenSource

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 rows = spark.range(0, 1000, 1, 4).selectExpr("id", "concat('row ', id) AS text")
-rows.write.format("chasqui").option("name", "injected").mode("append").save()
-jobs = spark.read.format("chasqui").option("queue", sys.argv[1]).option("view", "jobs").load()
+rows.write.format("chasqui").option("jobName", "injected").mode("append").save()
+jobs = spark.read.format("chasqui").option("queueName", sys.argv[1]).option("view", "jobs").load()
 jobs.explain(True)
 print(f"the queue {sys.argv[1]} has {jobs.count()} jobs")
 if len(sys.argv) > 2:  # stay until the test has looked at everything

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from airflow_provider_chasqui.core.ops import ships
+from airflow_provider_chasqui.core.commands import staged_writes
 from airflow_provider_chasqui.queue import Queue
-from tests.servers import RedisServer
 from tests.spark import faults
-from tests.spark.shipping import assert_exact, leftovers, numbers, ship, where
+from tests.spark.writing import assert_exact, leftovers, numbers, ship, where
+from tests.support.servers import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -44,7 +44,7 @@ def start_driver(cluster: Any, queue: Queue, ship_id: str, calls: int | None) ->
             "spark.cores.max": "2",
             "spark.ui.enabled": "false",
         },
-        "options": {"queue": queue.name, "url": where(queue), "shipId": ship_id},
+        "options": {"queueName": queue.name, "url": where(queue), "batchId": ship_id},
     }
     # Into a file: what the driver has started outlives it, and would keep a pipe open.
     with (cluster.folder / f"driver-{queue.name}.log").open("wb") as out:
@@ -95,7 +95,7 @@ def test_many_publish_one_ship_at_once(spark: Any, queue: Queue) -> None:
     def publish() -> None:
         with Queue(queue.name, where(queue)) as mine:
             ready.wait()
-            found.append(mine.drive.flow(ships.publish(mine.keys, "s")))
+            found.append(mine.client.run_flow(staged_writes.publish(mine.keys, "s")))
 
     threads = [threading.Thread(target=publish) for _ in range(4)]
     for thread in threads:
@@ -139,6 +139,6 @@ def test_the_server_dies_while_tasks_stage_and_while_a_commit_publishes(
         server.kill()
         server.restart()
         ship(rows, queue, "t")
-        assert queue.batch("t").total == ROWS
+        assert queue.batch_progress("t").total == ROWS
         assert set(numbers(queue).values()) == {2}, "two ships, so each row twice"
         assert leftovers(queue) == []

@@ -62,7 +62,7 @@ def bury(queue: str, server: Server, *errors: str) -> None:
     with LeaseQueue(queue, server.url) as leases:
         leases.produce([{"to": f"user{n}"} for n in range(len(errors))])
         for lease, error in zip(leases.lease("test", len(errors)), errors, strict=True):
-            leases.bury(lease, error=error)
+            leases.dead_letter(lease, error=error)
 
 
 def test_the_spark_page_from_top_to_bottom(
@@ -83,9 +83,9 @@ def test_the_spark_page_from_top_to_bottom(
     (query,) = session.streams.active
     query.processAllAvailable()
     with Queue(page.queue("emails"), native_server.url) as emails:
-        assert emails.batch("may-17").total == 20
+        assert emails.batch_progress("may-17").total == 20
         assert emails.depth().waiting == 22
-        assert [letter.error for letter in emails.letters()] == ["KeyError: 'to'"]
+        assert [letter.error for letter in emails.dead_letters()] == ["KeyError: 'to'"]
     with Queue(page.queue("alerts"), native_server.url) as alerts:
         assert alerts.depth().waiting == 1
 

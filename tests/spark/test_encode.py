@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_chasqui.core.codec import decode_member, encode_envelope, encode_member
-from airflow_provider_chasqui.core.errors import BadInput, PayloadTooLarge
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
-from airflow_provider_chasqui.spark.encode import Encoder
-from airflow_provider_chasqui.spark.frame import Framer
+from airflow_provider_chasqui.core.codec import (
+    decode_delayed_member,
+    encode_delayed_member,
+    encode_envelope,
+)
+from airflow_provider_chasqui.core.errors import InvalidArgument, PayloadTooLarge
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.spark.options import WriteOptions
+from airflow_provider_chasqui.spark.row_encoder import MessagePackEncoder, RowEncoder
 
 INTS = [0, 1, -1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1]
 INTS += [-32, -33, -128, -129, -32768, -32769, -(2**31), -(2**31) - 1, -(2**63)]
@@ -49,7 +52,9 @@ def test_a_column_is_written_as_msgpack_writes_it(name: str) -> None:
         rows = piece.to_pylist(maps_as_pydicts="strict")
         if pa.types.is_floating(piece.type):
             rows = [None if row is None else float(row) for row in rows]
-        assert Encoder().values(piece).to_pylist() == [msgpack.packb(row) for row in rows]
+        assert MessagePackEncoder().encode_column(piece).to_pylist() == [
+            msgpack.packb(row) for row in rows
+        ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,7 +75,7 @@ def test_any_rows_are_written_as_msgpack_writes_them(rows: list[Any], start: int
     names = ["a", "b", "c", "d"]
     columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(kinds)]
     batch = pa.record_batch(columns, names).slice(start)
-    written = Encoder().map_of(names, batch.columns)
+    written = MessagePackEncoder().encode_rows(names, batch.columns)
     assert written.to_pylist() == [msgpack.packb(row) for row in batch.to_pylist()]
 
 
@@ -81,7 +86,10 @@ def test_times_and_decimals_have_a_form_to_choose() -> None:
     money = pa.array([Decimal("12.50"), Decimal("-0.01")], pa.decimal128(10, 2))
 
     def read(column: Any, **form: str) -> list[Any]:
-        return [msgpack.unpackb(raw) for raw in Encoder(**form).values(column).to_pylist()]
+        return [
+            msgpack.unpackb(raw)
+            for raw in MessagePackEncoder(**form).encode_column(column).to_pylist()
+        ]
 
     assert read(zoned) == ["2026-05-17T12:30:15.250000Z"]
     assert read(plain) == ["2026-05-17T12:30:15.250000", None]
@@ -92,15 +100,15 @@ def test_times_and_decimals_have_a_form_to_choose() -> None:
 
 
 def test_a_type_without_a_form_is_refused() -> None:
-    with pytest.raises(BadInput, match="cast it"):
-        Encoder().values(pa.array([dt.timedelta(1)]))
+    with pytest.raises(InvalidArgument, match="cast it"):
+        MessagePackEncoder().encode_column(pa.array([dt.timedelta(1)]))
 
 
 def framed(batch: pa.RecordBatch, **options: str) -> list[bytes]:
     """The arguments of the first call, taken out of their RESP frames."""
-    framer = Framer(WriteOptions.of({"queue": "q", **options}), batch.schema.names)
-    frames = framer.items(batch, "batch:s:3:", 7, 1_700_000_000_000)
-    data = b"".join(bytes(packed.data) for _, packed in frames.cut(2, 10_000))
+    framer = RowEncoder(WriteOptions.parse({"queueName": "q", **options}), batch.schema.names)
+    frames = framer.encode_jobs(batch, "batch:s:3:", 7, 1_700_000_000_000)
+    data = b"".join(bytes(packed.data) for _, packed in frames.split_calls(2, 10_000))
     found = []
     while data:
         size, _, rest = data[1:].partition(b"\r\n")
@@ -116,12 +124,12 @@ def test_a_row_is_staged_as_the_member_that_the_codec_writes() -> None:
         '{"max_attempts": 5, "backoff": {"kind": "exponential", "delay": "1s", "max_delay": "1m", '
         '"multiplier": 2.0, "jitter": "10ms"}}'
     )
-    staged = framed(batch, nameColumn="kind", retry=spec)
+    staged = framed(batch, jobNameColumn="kind", retry=spec)
     for index, (row, raw) in enumerate(zip(batch.to_pylist(), staged, strict=True), 7):
         name = (row.pop("kind") or "").encode()
         body = msgpack.packb(row)
         job = encode_envelope(f"batch:s:3:{index}", body, 1_700_000_000_000, 0, retry)
-        assert raw == encode_member(name, job)
+        assert raw == encode_delayed_member(name, job)
 
 
 def test_columns_give_the_id_the_time_and_the_whole_payload() -> None:
@@ -129,9 +137,9 @@ def test_columns_give_the_id_the_time_and_the_whole_payload() -> None:
     batch = pa.record_batch(
         {"key": ["x", "y"], "at": pa.array([due, None], pa.timestamp("us", "UTC")), "v": [1, 2]}
     )
-    first, second = framed(batch, jobId="key", runAt="at", value="v", name="n")
+    first, second = framed(batch, jobId="key", runAt="at", value="v", jobName="n")
     assert (first[:14], second[:14]) == (b"01700000400000", b"0" * 14)
-    job = decode_member(first[14:])
+    job = decode_delayed_member(first[14:])
     assert (job.id, job.name, job.payload) == ("x", "n", 1)
 
 
@@ -139,16 +147,16 @@ def test_columns_give_the_id_the_time_and_the_whole_payload() -> None:
     ("options", "words"),
     [
         ({"payload": "id,nope"}, "payload names the column 'nope'"),
-        ({"nameColumn": "nope"}, "nameColumn names the column 'nope'"),
+        ({"jobNameColumn": "nope"}, "jobNameColumn names the column 'nope'"),
         ({"jobId": "gap"}, "null or blank"),
         ({"jobId": "taken"}, "are for batches"),
-        ({"nameColumn": "long"}, "at most 256 bytes"),
+        ({"jobNameColumn": "long"}, "at most 256 bytes"),
         ({"delay": "5"}, "a number with a unit"),
         ({"delay": "31d"}, "over maxDelay"),
-        ({"name": "a", "nameColumn": "id"}, "not both"),
+        ({"jobName": "a", "jobNameColumn": "id"}, "not both"),
         ({"delivery": "dedup"}, "dedupKey"),
         ({"retry": "often"}, "number of attempts"),
-        ({"shipId": "a/b"}, "a batch id has"),
+        ({"batchId": "a/b"}, "a batch id has"),
         ({"colour": "red"}, "'colour' is not known"),
     ],
 )
@@ -156,7 +164,7 @@ def test_what_cannot_be_is_refused_in_words(options: dict[str, str], words: str)
     batch = pa.record_batch(
         {"id": [1, 2], "gap": ["a", None], "taken": ["a", "batch:b:0:0"], "long": ["a", "b" * 257]}
     )
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(InvalidArgument, match=words):
         framed(batch, **options)
 
 
@@ -168,11 +176,11 @@ def test_a_row_over_the_limit_is_refused() -> None:
 
 def test_large_batches_are_cut_into_calls_by_rows_and_bytes() -> None:
     batch = pa.record_batch({"text": ["x" * 10, "y" * 5000, *["z"] * 10]})
-    framer = Framer(WriteOptions.of({"queue": "q"}), ["text"])
-    frames = framer.items(batch, "batch:s:0:", 0, 1)
-    rows = [rows for rows, _ in frames.cut(4, 1000)]
+    framer = RowEncoder(WriteOptions.parse({"queueName": "q"}), ["text"])
+    frames = framer.encode_jobs(batch, "batch:s:0:", 0, 1)
+    rows = [rows for rows, _ in frames.split_calls(4, 1000)]
     assert sum(rows) == 12
     assert max(rows) == 4
-    assert b"".join(bytes(each.data) for _, each in frames.cut(4, 1000)) == b"".join(
-        bytes(each.data) for _, each in frames.cut(100, 10**9)
+    assert b"".join(bytes(each.data) for _, each in frames.split_calls(4, 1000)) == b"".join(
+        bytes(each.data) for _, each in frames.split_calls(100, 10**9)
     )

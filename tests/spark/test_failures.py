@@ -1,7 +1,7 @@
 """The failure matrix: whatever goes wrong in Spark, each row is a job once.
 
-`direct` is the control. Where a fault really happened it leaves duplicates or half a batch; a
-scenario that `direct` survives would prove nothing.
+`at_least_once` is the control. Where a fault really happened it leaves duplicates or half a batch; a
+scenario that `at_least_once` survives would prove nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from airflow_provider_chasqui.core.errors import UnknownBatch
-from airflow_provider_chasqui.core.ops import ships
+from airflow_provider_chasqui.core.commands import staged_writes
+from airflow_provider_chasqui.core.errors import BatchNotFound
 from airflow_provider_chasqui.queue import Queue
 from tests.spark import faults
-from tests.spark.shipping import assert_exact, leftovers, numbers, settle_all, ship
+from tests.spark.writing import assert_exact, leftovers, numbers, settle_all, ship
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROWS, PARTS = 20_000, 4
-SAFE = [{"delivery": "staged"}, {"delivery": "dedup", "dedupKey": "id"}]
-DIRECT = {"delivery": "direct"}
+SAFE = [{"delivery": "exactly_once"}, {"delivery": "dedup", "dedupKey": "id"}]
+DIRECT = {"delivery": "at_least_once"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def assert_doubled(rows: Any, queue: Queue) -> None:
         ship(rows, queue, f"s{turn}", format=BROKEN, **DIRECT)
         if sum(numbers(queue).values()) > turn * ROWS:
             return
-    pytest.fail("direct delivery has survived the fault: it proves nothing")
+    pytest.fail("at_least_once delivery has survived the fault: it proves nothing")
 
 
 @pytest.mark.parametrize("options", [*SAFE, DIRECT], ids=lambda each: each["delivery"])
@@ -86,11 +86,11 @@ def test_a_job_that_fails_is_run_again_in_other_partitions(
     spark.dataSource.register(faults.source(faults.breaking(2, 2500, always=True)))
     with pytest.raises(PySparkException, match="broken on purpose"):
         ship(rows, queue, "s", format=BROKEN, **options)
-    if options["delivery"] == "staged":
+    if options["delivery"] == "exactly_once":
         assert not numbers(queue), "nothing of a failed write may be seen"
-        assert leftovers(queue) == [queue.keys.ship_stages("s")], "only the mark of the abort"
-        with pytest.raises(UnknownBatch):
-            queue.batch("s")
+        assert leftovers(queue) == [queue.keys.staged_parts("s")], "only the mark of the abort"
+        with pytest.raises(BatchNotFound):
+            queue.batch_progress("s")
     else:
         assert 0 < len(numbers(queue)) < ROWS
     ship(rows.repartition(3), queue, "s", **options)
@@ -107,7 +107,7 @@ def test_a_commit_that_breaks_in_the_middle_is_carried_on(
     with pytest.raises(PySparkException, match="broke on purpose"):
         ship(rows, queue, "s", format=BROKEN)
     assert 0 < sum(numbers(queue).values()) < ROWS
-    assert queue.batch("s").total is None, "half a batch is not taken for a whole one"
+    assert queue.batch_progress("s").total is None, "half a batch is not taken for a whole one"
     # Spark has called abort; what was promised is still there. Another DataFrame changes nothing.
     ship(rows.limit(5), queue, "s")
     assert_exact(queue, "s", ROWS)
@@ -117,10 +117,10 @@ def test_an_interrupted_ship_needs_no_spark_to_go_on(spark: Any, rows: Any, queu
     spark.dataSource.register(faults.source(calls=2))
     with pytest.raises(PySparkException, match="broke on purpose"):
         ship(rows, queue, "s", format=BROKEN)
-    found = queue.drive.flow(ships.recover(queue.keys, "s"))
+    found = queue.client.run_flow(staged_writes.resume(queue.keys, "s"))
     assert (found.state, found.total) == ("done", ROWS)
     assert_exact(queue, "s", ROWS)
-    assert queue.drive.flow(ships.recover(queue.keys, "s")) == found
+    assert queue.client.run_flow(staged_writes.resume(queue.keys, "s")) == found
 
 
 def test_jobs_of_a_half_published_ship_may_be_done_before_the_rest_comes(
@@ -131,9 +131,9 @@ def test_jobs_of_a_half_published_ship_may_be_done_before_the_rest_comes(
         ship(rows, queue, "s", format=BROKEN)
     early = settle_all(queue)
     assert 0 < early < ROWS
-    assert not queue.batch("s").finished
+    assert not queue.batch_progress("s").finished
     ship(rows, queue, "s")
     assert early + settle_all(queue) == ROWS
-    progress = queue.batch("s")
+    progress = queue.batch_progress("s")
     assert progress.finished
     assert progress.done == ROWS

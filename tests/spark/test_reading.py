@@ -9,44 +9,44 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_chasqui.core.codec import encode_job
-from airflow_provider_chasqui.core.op import as_is, command
-from airflow_provider_chasqui.core.ops import delivery, ships
-from airflow_provider_chasqui.core.ops.delivery import Burial, Settled
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.commands import consumer_group, staged_writes
+from airflow_provider_chasqui.core.commands.consumer_group import Completion, NewDeadLetter
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.spark import ranges
-from airflow_provider_chasqui.spark.fitting import fitting
-from tests.spark.shipping import where
+from airflow_provider_chasqui.spark import stream_partitioning
+from airflow_provider_chasqui.spark.views import coercer
+from tests.spark.writing import where
 
 
 def view(spark: Any, queue: Queue, name: str, **options: Any) -> Any:
-    reader = spark.read.format("chasqui").option("queue", queue.name).option("view", name)
+    reader = spark.read.format("chasqui").option("queueName", queue.name).option("view", name)
     return reader.option("url", where(queue)).options(**options).load()
 
 
 def add(queue: Queue, stream: str, *entries: str) -> None:
     """Put entries with these ids on a stream."""
-    ops = [command("XADD", stream, each, "d", "x", parse=as_is) for each in entries]
-    queue.drive.many(ops)
+    ops = [redis_command("XADD", stream, each, "d", "x", parse=as_raw) for each in entries]
+    queue.client.pipeline(ops)
 
 
 @pytest.fixture
 def used(queue: Queue) -> Queue:
     """A queue with 300 jobs: 100 done, 100 dead for two reasons, 90 waiting, 10 running."""
     queue.add_batch([{"id": n, "tags": ["a"], "raw": b"\x01"} for n in range(300)], batch_id="b")
-    keys, drive = queue.keys, queue.drive
-    drive.run(delivery.make_group(keys, "default"))
-    raw = drive.run(delivery.read(keys, "default", "tests", 210, 0, 30_000))
-    entries: list[Any] = [delivery.delivery(each, 2**62) for each in raw]
-    done = [Settled(each.id, each.job.id, b"\x2a") for each in entries[:100]]
-    assert all(drive.run(delivery.settle_with(keys, "default", done)))
+    keys, drive = queue.keys, queue.client
+    drive.execute(consumer_group.create(keys, "default"))
+    raw = drive.execute(consumer_group.read(keys, "default", "tests", 210, 0, 30_000))
+    entries: list[Any] = [consumer_group.parse_entry(each, 2**62) for each in raw]
+    done = [Completion(each.id, each.job.id, b"\x2a") for each in entries[:100]]
+    assert all(drive.execute(consumer_group.ack_with_results(keys, "default", done)))
     letters = [
-        Burial(
+        NewDeadLetter(
             each.id, encode_job(each.job), "", "retries_exhausted", error=f"Error{n % 2}: no",
             attempts=3, failed_at_ms=1_779_000_000_000, job_id=each.job.id,
         )
         for n, each in enumerate(entries[100:200])
     ]  # fmt: skip
-    assert all(drive.run(delivery.bury(keys, "default", letters)))
+    assert all(drive.execute(consumer_group.move_to_dlq(keys, "default", letters)))
     return queue
 
 
@@ -61,7 +61,7 @@ def test_jobs_are_read_and_stay_where_they_are(spark: Any, used: Queue) -> None:
     unreadable, first = found[0], found[1]
     assert (unreadable["job_id"], unreadable["payload"]) == (None, None)
     assert unreadable["payload_raw"] == b"x"
-    assert (first["job_id"], first["batch"], first["attempt"]) == ("batch:b:0:200", "b", 0)
+    assert (first["job_id"], first["batch_id"], first["attempt"]) == ("batch:b:0:200", "b", 0)
     assert json.loads(first["payload"]) == {"id": 200, "tags": ["a"], "raw": "AQ=="}
     assert first["data"].asDict() == {"id": 200, "tags": ["a"], "raw": b"\x01"}
     assert used.depth() == before
@@ -76,18 +76,18 @@ def test_letters_are_chosen_in_sql_and_replayed_once(spark: Any, used: Queue) ->
         "Error0: no": 50, "Error1: no": 50,
     }  # fmt: skip
     row = letters.orderBy("entry_id").first()
-    assert (row["reason"], row["attempts"], row["batch"]) == ("retries_exhausted", 3, "b")
-    assert used.batch("b").dead == 100
+    assert (row["reason"], row["attempts"], row["batch_id"]) == ("retries_exhausted", 3, "b")
+    assert used.batch_progress("b").dead == 100
     chosen = letters.where("error LIKE 'Error1%'").cache()
     assert chosen.count() == 50
     for _ in range(2):
         writer = chosen.write.format("chasqui").mode("append").option("action", "replay")
-        writer = writer.option("queue", used.name).option("url", where(used))
-        writer.option("shipId", "r").option("budget", 2).save()
-    assert used.drive.run(ships.report(used.keys, "r")) == {
-        "matched": 100, "moved": 50, "gone": 50, "over_budget": 0, "unreadable": 0,
+        writer = writer.option("queueName", used.name).option("url", where(used))
+        writer.option("batchId", "r").option("maxReplays", 2).save()
+    assert used.client.execute(staged_writes.get_report(used.keys, "r")) == {
+        "matched": 100, "affected": 50, "missing": 50, "max_replays_reached": 0, "unreadable": 0,
     }  # fmt: skip
-    assert used.batch("b").dead == 50
+    assert used.batch_progress("b").dead == 50
     assert used.depth().waiting == 140
 
 
@@ -96,23 +96,25 @@ def test_letters_are_chosen_in_sql_and_replayed_once(spark: Any, used: Queue) ->
 def test_results_delayed_and_events_are_tables_too(spark: Any, used: Queue) -> None:
     from datetime import timedelta
 
-    results = view(spark, used, "results", batch="b", partitions=3)
-    assert results.where("payload = '42' AND batch = 'b'").count() == 100
+    results = view(spark, used, "results", batchId="b", partitions=3)
+    assert results.where("payload = '42' AND batch_id = 'b'").count() == 100
     assert view(spark, used, "results").count() == 100
     with pytest.raises(PySparkException, match="CMQ-304"):
-        view(spark, used, "results", batch="nope").count()
+        view(spark, used, "results", batchId="nope").count()
 
     used.add_many({"payload": n, "delay": timedelta(minutes=n)} for n in range(1, 41))
     delayed = view(spark, used, "delayed", partitions=4)
     assert delayed.rdd.getNumPartitions() == 4
     assert sorted(int(row["payload"]) for row in delayed.collect()) == list(range(1, 41))
-    middle = used.find(delayed.where("payload = '20'").first()["job_id"]).due_ms
+    middle = used.job_status(delayed.where("payload = '20'").first()["job_id"]).due_ms
     assert view(spark, used, "delayed", since=middle).count() == 21
     assert view(spark, used, "delayed", until=middle).count() == 19
 
     for n in range(5):
         fields = ("e", "completed", "id", f"j{n}", "ts", 1_779_000_000_000, "duration_us", n)
-        used.drive.run(command("XADD", used.keys.events, f"{1000 + n}-0", *fields, parse=as_is))
+        used.client.execute(
+            redis_command("XADD", used.keys.events, f"{1000 + n}-0", *fields, parse=as_raw)
+        )
     events = view(spark, used, "events", since="1970-01-01T00:00:01.001", until=1004)
     assert sorted(row["duration_us"] for row in events.collect()) == [1, 2, 3]
     assert view(spark, used, "events", since="2026-01-01").count() == 0
@@ -129,15 +131,22 @@ def test_ranges_cover_everything_once_and_are_of_like_size(queue: Queue, parts: 
         for n in (0, 1)
     ]
     trickle = [f"{10**12 + 10**6 * n}-5" for n in range(1, 9)]
-    ids = sorted({"5-0", *bursts, *trickle}, key=ranges.parse_id)
+    ids = sorted({"5-0", *bursts, *trickle}, key=stream_partitioning.parse_stream_id)
     add(queue, key, *ids)
-    end = ranges.parse_id(queue.drive.run(ranges.last_id(key)))
-    found = queue.drive.flow(ranges.cut(key, (0, 0), end, parts))
+    end = stream_partitioning.parse_stream_id(
+        queue.client.execute(stream_partitioning.last_id(key))
+    )
+    found = queue.client.run_flow(stream_partitioning.split_range(key, (0, 0), end, parts))
     assert 1 <= len(found) <= parts
-    pages = [queue.drive.run(ranges.page(key, *each, 10_000)) for each in found]
+    pages = [
+        queue.client.execute(stream_partitioning.read_page(key, *each, 10_000)) for each in found
+    ]
     assert [entry[0].decode() for page in pages for entry in page] == ids
     assert max(len(page) for page in pages) <= len(ids) / parts * 2 + 10
-    assert queue.drive.flow(ranges.cut(f"{key}-none", (0, 0), end, parts)) == []
+    assert (
+        queue.client.run_flow(stream_partitioning.split_range(f"{key}-none", (0, 0), end, parts))
+        == []
+    )
 
 
 def test_a_payload_that_does_not_fit_its_schema_is_null() -> None:
@@ -153,7 +162,7 @@ def test_a_payload_that_does_not_fit_its_schema_is_null() -> None:
             t.StructField("text", t.StringType()),
         ]
     )
-    fit = fitting(schema)
+    fit = coercer(schema)
     assert fit("no map") is None
     assert fit({}) == dict.fromkeys(schema.names)
     bad = {"n": 2**31, "d": "1000.00", "at": "soon", "day": 7, "m": [], "text": []}

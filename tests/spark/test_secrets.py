@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.embedded import free_port
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.redis_client.target import RedisTarget, Tls, from_url
 from airflow_provider_chasqui.spark import connection
 from airflow_provider_chasqui.spark.options import ReadOptions, WriteOptions
-from airflow_provider_chasqui.store.target import Target, Tls, from_url
+from airflow_provider_chasqui.testing.embedded_server import find_free_port
 from tests.provider.conftest import connection_json
-from tests.servers import RedisServer
 from tests.spark.test_operators import HERE, airflow, dag_file
+from tests.support.servers import RedisServer
 
 __all__ = ["airflow", "dag_file"]
 
@@ -78,13 +78,13 @@ def test_an_application_writes_to_the_queue_itself_and_shows_no_password(
     from airflow.sdk import timezone
 
     date = timezone.datetime(2026, 5, 17)
-    canary, flag, port = f"canary-{secrets.token_hex(8)}", tmp_path / "seen", free_port()
+    canary, flag, port = f"canary-{secrets.token_hex(8)}", tmp_path / "seen", find_free_port()
     with RedisServer.start(redis86_binary, "--requirepass", canary) as server:
         login = json.loads(connection_json(server.url, "native")) | {"password": canary}
         monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", json.dumps(login))
         url = server.url.replace("redis://", f"redis://:{canary}@")
         file = dag_file(
-            "Submit", queue_name, queue_name=queue_name, inject=True,
+            "Submit", queue_name, queue_name=queue_name, application_writes=True,
             application=str(HERE / "injected.py"),
             application_args=[queue_name, str(flag)], verbose=True,
             conf={
@@ -135,39 +135,39 @@ def test_an_application_writes_to_the_queue_itself_and_shows_no_password(
 @pytest.mark.parametrize("option", ["password", "auth", "redis.password", "authToken", "secretKey"])
 def test_a_password_option_is_refused(option: str) -> None:
     for read in (WriteOptions, ReadOptions):
-        with pytest.raises(BadInput, match="CHASQUI_CONNECTION") as refused:
-            read.of({"queue": "q", option: "canary"})  # type: ignore[attr-defined]
+        with pytest.raises(InvalidArgument, match="CHASQUI_CONNECTION") as refused:
+            read.parse({"queueName": "q", option: "canary"})  # type: ignore[attr-defined]
         assert "canary" not in str(refused.value)
 
 
 def test_a_url_option_may_not_carry_a_password() -> None:
-    with pytest.raises(BadInput, match="password") as refused:
-        connection.find({"url": "redis://:canary@localhost"})
+    with pytest.raises(InvalidArgument, match="password") as refused:
+        connection.resolve({"url": "redis://:canary@localhost"})
     assert "canary" not in str(refused.value)
-    assert connection.find({"url": "redis://localhost"}) == from_url("redis://localhost")
+    assert connection.resolve({"url": "redis://localhost"}) == from_url("redis://localhost")
 
 
 def test_a_connection_survives_its_journey() -> None:
-    target = Target(
+    target = RedisTarget(
         (("a", 1), ("b", 2)), 0, "user", "canary", Tls("ca.pem"), sentinel_master="m",
         sentinel_password="other",
     )  # fmt: skip
-    assert connection.load(connection.dump(target)) == target
-    assert connection.load("redis://:canary@h:7/3") == from_url("redis://:canary@h:7/3")
-    with pytest.raises(BadInput) as refused:
-        connection.load('{"nodes": [], "password": "canary", "nonsense": 1}')
+    assert connection.parse(connection.to_json(target)) == target
+    assert connection.parse("redis://:canary@h:7/3") == from_url("redis://:canary@h:7/3")
+    with pytest.raises(InvalidArgument) as refused:
+        connection.parse('{"nodes": [], "password": "canary", "nonsense": 1}')
     assert "canary" not in str(refused.value)
 
 
 def test_the_server_is_looked_for_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given = from_url("redis://given")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(connection.VARIABLE, raising=False)
-    with pytest.raises(BadInput, match=connection.VARIABLE):
-        connection.find({})
-    Path(connection.FILE).write_text("redis://:canary@in-file")
-    assert connection.find({}).nodes[0][0] == "in-file"
-    monkeypatch.setenv(connection.VARIABLE, "redis://:canary@in-env")
-    assert connection.find({}).nodes[0][0] == "in-env"
-    assert connection.find({"url": "redis://in-option"}).nodes[0][0] == "in-option"
-    assert connection.find({"url": "redis://in-option"}, given) is given
+    monkeypatch.delenv(connection.ENV_VAR, raising=False)
+    with pytest.raises(InvalidArgument, match=connection.ENV_VAR):
+        connection.resolve({})
+    Path(connection.FILE_NAME).write_text("redis://:canary@in-file")
+    assert connection.resolve({}).nodes[0][0] == "in-file"
+    monkeypatch.setenv(connection.ENV_VAR, "redis://:canary@in-env")
+    assert connection.resolve({}).nodes[0][0] == "in-env"
+    assert connection.resolve({"url": "redis://in-option"}).nodes[0][0] == "in-option"
+    assert connection.resolve({"url": "redis://in-option"}, given) is given

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.queue import Queue
 from tests.spark import faults
-from tests.spark.shipping import entries, leftovers, where
+from tests.spark.writing import entries, leftovers, where
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -20,14 +20,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 def emit(queue: Queue, first: int, count: int) -> None:
     key = queue.keys.events
     ops = [
-        command("XADD", key, "*", "e", "completed", "id", f"j{n}", "ts", 1, parse=as_is)
+        redis_command("XADD", key, "*", "e", "completed", "id", f"j{n}", "ts", 1, parse=as_raw)
         for n in range(first, first + count)
     ]
-    queue.drive.many(ops)
+    queue.client.pipeline(ops)
 
 
 def events(spark: Any, queue: Queue, **options: Any) -> Any:
-    reader = spark.readStream.format("chasqui").option("queue", queue.name).option("view", "events")
+    reader = (
+        spark.readStream.format("chasqui").option("queueName", queue.name).option("view", "events")
+    )
     return reader.option("url", where(queue)).options(**options).load()
 
 
@@ -59,16 +61,16 @@ def test_a_stream_that_breaks_in_mid_batch_ships_each_row_once(
 ) -> None:
     emit(queue, 0, 250)
     stream = events(spark, queue, maxRowsPerTrigger=100).select("job_id")
-    sink = {"queue": f"{queue.name}-out", "url": where(queue), "shipId": "st"}
+    sink = {"queueName": f"{queue.name}-out", "url": where(queue), "batchId": "st"}
     spark.dataSource.register(faults.source(calls=1))
     with pytest.raises(StreamingQueryException, match="broke on purpose"):
         run(stream, tmp_path, "chasqui-broken", **sink)
-    with Queue(sink["queue"], where(queue)) as out:
-        assert out.batch("st.0").total == 100
-        assert out.batch("st.1").total is None
+    with Queue(sink["queueName"], where(queue)) as out:
+        assert out.batch_progress("st.0").total == 100
+        assert out.batch_progress("st.1").total is None
         assert 100 < len(entries(out)) <= 200
         run(stream, tmp_path, **sink)
         seen = Counter(entry.job.payload["job_id"] for entry in entries(out))
         assert seen == Counter(f"j{n}" for n in range(250))
-        assert [out.batch(f"st.{n}").total for n in range(3)] == [100, 100, 50]
+        assert [out.batch_progress(f"st.{n}").total for n in range(3)] == [100, 100, 50]
         assert leftovers(out) == []

@@ -93,10 +93,10 @@ def test_on_yarn_the_login_travels_in_a_file_of_its_owner(
 
 
 def test_an_injected_application_on_yarn_is_told_its_ship(submit: Any, queue_name: str) -> None:
-    [call], _ = submit(YARN, application="app.py", inject=True)
+    [call], _ = submit(YARN, application="app.py", application_writes=True)
     told = [each for each in call["argv"] if each.startswith("spark.yarn.appMasterEnv.")]
     assert f"spark.yarn.appMasterEnv.CHASQUI_QUEUE={queue_name}" in told
-    assert any(each.startswith("spark.yarn.appMasterEnv.CHASQUI_SHIP_ID=d~it~r~") for each in told)
+    assert any(each.startswith("spark.yarn.appMasterEnv.CHASQUI_BATCH_ID=d~it~r~") for each in told)
     assert not any("CHASQUI_CONNECTION" in each for each in told)
 
 
@@ -105,7 +105,7 @@ def test_the_users_application_runs_first_and_alone(submit: Any) -> None:
     assert first["argv"][-1] == "app.py"
     assert "CHASQUI_CONNECTION" not in first["env"]
     assert "chasqui" not in " ".join(first["argv"])
-    assert second["argv"][-2].endswith("chasqui_ship.py")
+    assert second["argv"][-2].endswith("chasqui_submit.py")
     assert json.loads(second["argv"][-1])["source"] == {
         "path": "/data/out", "format": "parquet", "options": {},
     }  # fmt: skip
@@ -118,8 +118,8 @@ def test_the_users_application_runs_first_and_alone(submit: Any) -> None:
     [
         (LOCAL, {}, "say what to ship"),
         (LOCAL, {"source_sql": "a", "source_path": "b"}, "say what to ship"),
-        (LOCAL, {"inject": True}, "needs an application"),
-        (LOCAL, {"source_sql": "a", "on_existing": "perhaps"}, "skip, fail or reship"),
+        (LOCAL, {"application_writes": True}, "needs an application"),
+        (LOCAL, {"source_sql": "a", "on_existing": "perhaps"}, "skip, fail or overwrite"),
         (
             {"conn_type": "spark", "host": "spark://h:1", "extra": '{"deploy-mode": "cluster"}'},
             {"source_sql": "a"},
@@ -138,8 +138,8 @@ def test_what_cannot_be_submitted_is_refused(
 def test_a_second_write_under_the_operators_ship_is_refused(queue: Queue) -> None:
     from airflow_provider_chasqui.spark.options import WriteOptions, with_defaults
 
-    told = {"CHASQUI_QUEUE": queue.name, "CHASQUI_SHIP_ID": "s"}
-    options = WriteOptions.of(with_defaults({}, told))
-    assert (options.queue, options.ship, options.on_existing) == (queue.name, "s", "fail")
-    own = WriteOptions.of(with_defaults({"shipid": "mine", "queue": "other"}, told))
-    assert (own.queue, own.ship, own.on_existing) == ("other", "mine", "skip")
+    told = {"CHASQUI_QUEUE": queue.name, "CHASQUI_BATCH_ID": "s"}
+    options = WriteOptions.parse(with_defaults({}, told))
+    assert (options.queue_name, options.batch_id, options.on_existing) == (queue.name, "s", "fail")
+    own = WriteOptions.parse(with_defaults({"batchid": "mine", "queueName": "other"}, told))
+    assert (own.queue_name, own.batch_id, own.on_existing) == ("other", "mine", "skip")

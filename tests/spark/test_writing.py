@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from airflow_provider_chasqui.core.op import as_int, command
+from airflow_provider_chasqui.core.command import as_int, redis_command
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.spark.packaging import build_zip
 from tests.conftest import Server
-from tests.spark.shipping import assert_exact, entries, numbers, settle_all, ship
+from tests.spark.writing import assert_exact, entries, numbers, settle_all, ship
 
 ROWS = 3000
 
@@ -29,21 +29,21 @@ def rows(spark: Any) -> Any:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [
-    {"delivery": "staged"}, {"delivery": "dedup", "dedupKey": "id"}, {"delivery": "direct"},
+    {"delivery": "exactly_once"}, {"delivery": "dedup", "dedupKey": "id"}, {"delivery": "at_least_once"},
 ], ids=lambda each: each["delivery"])  # fmt: skip
 def test_a_ship_is_a_batch_that_ends(
     rows: Any, server: Server, queue_name: str, options: dict[str, str]
 ) -> None:
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        wishes = options | {"dialect": server.dialect, "name": "mail", "source": "tests"}
+        wishes = options | {"dialect": server.dialect, "jobName": "mail", "source": "tests"}
         ship(rows, queue, "s", **wishes)
         assert_exact(queue, "s", ROWS)
         assert {entry.job.name for entry in entries(queue)} == {"mail"}
-        assert queue.batch("s").source == "tests"
-        assert not queue.batch("s").finished
+        assert queue.batch_progress("s").source == "tests"
+        assert not queue.batch_progress("s").finished
         assert settle_all(queue) == ROWS
         progress = queue.wait_batch("s", timeout=timedelta(seconds=1))
-        assert (progress.done, progress.dead, progress.left) == (ROWS, 0, 0)
+        assert (progress.done, progress.dead, progress.remaining) == (ROWS, 0, 0)
 
 
 @pytest.mark.spark
@@ -81,7 +81,7 @@ def test_rows_say_when_and_under_which_id(spark: Any, queue: Queue) -> None:
     ship(df, queue, "s", jobId="key", runAt="at", payload="id")
     [now] = entries(queue)
     assert (now.job.id, now.job.payload) == ("order-0", {"id": 0})
-    found = queue.find("order-2")
+    found = queue.job_status("order-2")
     assert found.state == "delayed"
     assert found.due_ms is not None
     assert abs(found.due_ms / 1000 - dt.datetime.now().timestamp() - 3600) < 120
@@ -94,17 +94,17 @@ def test_rows_say_when_and_under_which_id(spark: Any, queue: Queue) -> None:
 @pytest.mark.timeout(600)
 def test_a_complete_ship_is_skipped_refused_or_sent_anew(rows: Any, queue: Queue) -> None:
     ship(rows.limit(0), queue, "empty")
-    assert queue.batch("empty").finished
+    assert queue.batch_progress("empty").finished
     ship(rows, queue, "s")
     settle_all(queue)
     ship(rows, queue, "s")
     assert not entries(queue)
     with pytest.raises(PySparkException, match="CMQ-307"):
         ship(rows, queue, "s", onExisting="fail")
-    ship(rows.limit(10), queue, "s", onExisting="reship")
+    ship(rows.limit(10), queue, "s", onExisting="overwrite")
     assert_exact(queue, "s", 10)
-    assert queue.batch("s").done == 0
-    queue.add_part("half", 0, [1])
+    assert queue.batch_progress("s").done == 0
+    queue.add_batch_part("half", 0, [1])
     with pytest.raises(PySparkException, match="sent in another way"):
         ship(rows, queue, "half")
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_starts(
         ship(spark.sql("SELECT INTERVAL '1' DAY AS span"), queue, "s")
     with pytest.raises(PySparkException, match="CHASQUI_CONNECTION"):
         ship(rows, queue, "s", password="secret")
-    writer = rows.write.format("chasqui").option("queue", queue.name)
+    writer = rows.write.format("chasqui").option("queueName", queue.name)
     with pytest.raises(PySparkException, match="only appended to"):
         writer.option("url", "redis://127.0.0.1:1").mode("overwrite").save()
     assert not numbers(queue)
@@ -132,7 +132,7 @@ def test_the_real_chasquimq_runs_a_ship(rows: Any, queue: Queue, native_server: 
     from tests.interop.fleet import Peer, wait_for_runs
 
     record = f"runs:{queue.name}"
-    ship(rows.where("id < 300"), queue, "now", name="mail")
+    ship(rows.where("id < 300"), queue, "now", jobName="mail")
     ship(rows.where("id < 50"), queue, "later", delay="100ms", retry="3")
     with Peer.start() as peer:
         number = peer.work(native_server.url, queue.name, record=record, plan={}, concurrency=4)
@@ -192,4 +192,4 @@ def test_the_zip_works_without_an_installed_package(tmp_path: Path, native_serve
     assert ended.stdout.strip() == b"3", ended.stderr.decode()
     with Queue("zipped", native_server.url) as queue:
         names = [queue.keys.stream, queue.keys.batch("b")]
-        assert queue.drive.run(command("DEL", *names, parse=as_int)) == 2
+        assert queue.client.execute(redis_command("DEL", *names, parse=as_int)) == 2

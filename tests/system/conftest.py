@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import Server
 from tests.provider.conftest import connection_json
-from tests.servers import RedisServer
-from tests.system.airflow_site import AirflowSite
+from tests.support.local_airflow import AirflowSite
+from tests.support.servers import RedisServer
 from tests.system.statsd import StatsdServer
 
 DAGS = Path(__file__).parent / "dags"

@@ -13,9 +13,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from airflow_provider_chasqui.demo.local import USER
+from demo.local_airflow import USER
 from tests.conftest import Server
-from tests.system.airflow_site import AirflowSite
+from tests.support.local_airflow import AirflowSite
 
 pytestmark = [
     pytest.mark.system,

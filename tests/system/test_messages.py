@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.op import as_is, command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
-from tests.servers import RedisServer
-from tests.system.airflow_site import AirflowSite
-from tests.waiting import until
+from tests.support.local_airflow import AirflowSite
+from tests.support.servers import RedisServer
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.system,
@@ -41,8 +41,8 @@ class Notes:
         self._queue = queue
 
     def of(self, key: str) -> Counter[str]:
-        op = command("LRANGE", f"{{chasqui:sys-notes}}:{key}", 0, -1, parse=as_is)
-        return Counter(raw.decode() for raw in self._queue.drive.run(op))
+        op = redis_command("LRANGE", f"{{chasqui:sys-notes}}:{key}", 0, -1, parse=as_raw)
+        return Counter(raw.decode() for raw in self._queue.client.execute(op))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def notes(site_server: Server) -> Iterator[Notes]:
 def send(queue: Queue, prefix: str, count: int, name: str = "") -> set[str]:
     ids = {f"{prefix}-{n}" for n in range(count)}
     queue.add_many(
-        [{"payload": {"n": n}, "id": f"{prefix}-{n}", "name": name} for n in range(count)]
+        [{"payload": {"n": n}, "job_id": f"{prefix}-{n}", "job_name": name} for n in range(count)]
     )
     return ids
 
@@ -104,13 +104,13 @@ def test_a_burst_rings_until_every_message_is_handed_in(
 
 
 def test_a_poison_message_dies_alone(airflow_site: AirflowSite, bell: Queue, notes: Notes) -> None:
-    bell.add("poison", id="poison")
+    bell.add("poison", job_id="poison")
     ids = send(bell, "mate", 3)
     until(lambda: bell.depth().dead == 1, 240, "the poison's end")
-    (letter,) = bell.letters()
+    (letter,) = bell.dead_letters()
     assert letter.job_id == "poison"
     until(lambda: all_seen(notes, "bell", ids), 120, "its mates handed in")
-    bell.purge()
+    bell.purge_dead_letters()
 
 
 def test_a_paused_dag_loses_nothing_and_unpausing_rings(
@@ -154,7 +154,7 @@ def test_the_example_of_the_doorbell_weighs_every_parcel(
         parcels.add_many([{"payload": {"weight": n}} for n in range(1, 6)])
 
         def weighed() -> int:
-            return sum(returned(airflow_site, "doorbell_orders", "with_parcels.weigh"))
+            return sum(returned(airflow_site, "lease_orders", "process_parcels.weigh"))
 
         until(lambda: weighed() == 15, 240, "the parcels in runs of the example", every=1)
         until(lambda: parcels.depth().running == parcels.depth().waiting == 0, 60, "handing in")

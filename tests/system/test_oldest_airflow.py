@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Server
 from tests.provider.conftest import connection_json, working
-from tests.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, valkey_binary
 
 ROOT = Path(__file__).parents[2]
 OLDEST = os.environ.get("CHASQUI_OLDEST_AIRFLOW", "3.1")

@@ -11,9 +11,9 @@ import pytest
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import working
-from tests.system.airflow_site import AirflowSite
+from tests.support.local_airflow import AirflowSite
+from tests.support.waiting import until
 from tests.system.statsd import StatsdServer
-from tests.waiting import until
 
 pytestmark = [
     pytest.mark.system,
@@ -55,7 +55,7 @@ def test_tasks_tell_what_they_sent_how_long_they_waited_and_what_they_replayed(
             state = airflow_site.wait("told_in_numbers", run, 180)
         assert state == "success", airflow_site.task_states("told_in_numbers", run)
         counted("jobs_enqueued", queue_name, 20)
-        counted("letters_replayed", queue_name, 3)
+        counted("dead_letters_replayed", queue_name, 3)
         assert queue.depth().dead == 0
     until(lambda: statsd.times_ms["chasqui.batch_wait", queue_name], 30, "the time of the wait")
     took_ms = statsd.times_ms["chasqui.batch_wait", queue_name][-1]
@@ -78,14 +78,17 @@ def test_watchers_tell_of_messages_and_rings(
     def told(what: str, queue_name: str) -> int:
         return statsd.counts[f"chasqui.{what}", queue_name]
 
-    before = told("watcher_messages", "sys-messages"), told("messages_handed_in", "sys-bell")
-    rings, events = told("doorbell_rings", "sys-bell"), told("watcher_events", "sys-messages")
+    before = told("watcher_messages", "sys-messages"), told("messages_acked", "sys-bell")
+    rings, events = (
+        told("queue_not_empty_events", "sys-bell"),
+        told("watcher_events", "sys-messages"),
+    )
     with Queue("sys-messages", site_server.url) as messages:
-        messages.add_many([{"payload": n, "name": "refund"} for n in range(5)])
+        messages.add_many([{"payload": n, "job_name": "refund"} for n in range(5)])
     with Queue("sys-bell", site_server.url) as bell:
         bell.add_many([{"payload": n} for n in range(4)])
-        until(lambda: told("messages_handed_in", "sys-bell") >= before[1] + 4, 180, "the bell")
-        assert told("messages_taken", "sys-bell") >= told("messages_handed_in", "sys-bell")
-        assert told("doorbell_rings", "sys-bell") > rings
+        until(lambda: told("messages_acked", "sys-bell") >= before[1] + 4, 180, "the bell")
+        assert told("messages_leased", "sys-bell") >= told("messages_acked", "sys-bell")
+        assert told("queue_not_empty_events", "sys-bell") > rings
     until(lambda: told("watcher_messages", "sys-messages") >= before[0] + 5, 180, "the messages")
     assert told("watcher_events", "sys-messages") > events

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import valkey_binary
+from tests.support.servers import valkey_binary
 from tools.redis_server import REDIS7, REDIS8, NotFound, cache_folder, find, obtain, version_of
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "redis_server.py"

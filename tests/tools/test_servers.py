@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.servers import Certificates, RedisServer, valkey_binary
+from tests.support.servers import Certificates, RedisServer, valkey_binary
 
 
 def client(server: RedisServer, **options: object) -> redis.Redis:
@@ -131,7 +131,7 @@ def test_close_ends_the_process_and_removes_the_folder() -> None:
 
 def test_a_server_dies_with_killed_tests() -> None:
     program = (
-        "import time; from tests.servers import RedisServer, valkey_binary;"
+        "import time; from tests.support.servers import RedisServer, valkey_binary;"
         "print(RedisServer.start(valkey_binary()).pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 
 _HOME = Path(__file__).parent / "vectors"
 _DATETIME = {"datetime": datetime}

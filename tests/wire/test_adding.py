@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.codec import decode_envelope, decode_member, encode_job
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.core.policy import Backoff
+from airflow_provider_chasqui.core.codec import decode_delayed_member, decode_envelope, encode_job
+from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.retry import Backoff
 from airflow_provider_chasqui.queue import Queue
-from tests.raw import dump, entries
+from tests.support.redis_state import dump, entries
 from tests.wire.differences import NO_TRIMMING, NOT_A_BACKOFF
 from tests.wire.golden import case, fields, retry, value, vectors, when
 
@@ -29,11 +29,11 @@ def open_queue(server: Any, name: str, clock_ms: int = NOW) -> Iterator[Queue]:
 def add(queue: Queue, vector: dict[str, Any], ulid: str = "") -> str:
     """Add what the vector added; `ulid` is what our own minting is to answer."""
     if ulid:
-        queue._plan._ulids.mint = lambda _: ulid  # type: ignore[method-assign]
+        queue._flows._ulid_generator.next = lambda _: ulid  # type: ignore[method-assign]
     inputs = vector["inputs"]
     payload, name = value(inputs["data"]), inputs["name"]
-    chosen = {"id": inputs.get("job_id"), "retry": retry(inputs)} | when(inputs)
-    return queue.add(payload, name=name, **chosen).id
+    chosen = {"job_id": inputs.get("job_id"), "retry": retry(inputs)} | when(inputs)
+    return queue.add(payload, job_name=name, **chosen).job_id
 
 
 def refused(file: str) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def test_what_chasquimq_refuses_is_refused_and_nothing_is_written(
             with pytest.raises(TypeError):
                 Backoff(**NOT_A_BACKOFF[vector["case"]])
             return
-        with pytest.raises(BadInput) as told:
+        with pytest.raises(InvalidArgument) as told:
             add(queue, vector)
         assert told.value.code == "CMQ-004"
         assert dump(client, queue.keys) == {}
@@ -103,7 +103,7 @@ def test_delayed(vector, server, client, queue_name):
         expected = {key.partition("}:")[2]: kept for key, kept in vector["side_keys"].items()}
         assert side == {name: bytes.fromhex(kept["value_hex"]) for name, kept in expected.items()}
         for name, kept in expected.items():
-            life_s = client.ttl(f"{queue.keys.tag}:{name}")
+            life_s = client.ttl(f"{queue.keys.hash_tag}:{name}")
             assert kept["ttl_s"] - 5 <= life_s <= kept["ttl_s"] + 1
 
 
@@ -122,7 +122,7 @@ def test_delayed_in_bulk(server, client, queue_name):
     inputs, minted = BULK[0]["inputs"], iter(BULK[0]["returned_ids"])
     created_at_ms = BULK[0]["envelope_decoded"]["created_at_ms"]
     with open_queue(server, queue_name, created_at_ms) as queue:
-        queue._plan._ulids.mint = lambda _: next(minted)  # type: ignore[method-assign]
+        queue._flows._ulid_generator.next = lambda _: next(minted)  # type: ignore[method-assign]
         delay = timedelta(milliseconds=inputs["delay_ms"])
         payloads = [int(text, 16) for text in inputs["payloads_hex"]]
         queue.add_many({"payload": payload, "delay": delay} for payload in payloads)
@@ -140,7 +140,7 @@ def test_every_written_envelope_is_read_and_written_again_unchanged(vector):
         raw = bytes.fromhex(vector["envelope_hex"])
         decoded, job = (
             vector["envelope_decoded"],
-            decode_member(bytes.fromhex(vector["zset_member_hex"])),
+            decode_delayed_member(bytes.fromhex(vector["zset_member_hex"])),
         )
         assert job.name.encode().hex() == vector["name_hex"]
     assert (job.id, job.created_at_ms, job.attempt) == (

@@ -8,28 +8,28 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.codec import (
+    decode_delayed_member,
     decode_envelope,
-    decode_member,
+    encode_delayed_member,
     encode_job,
-    encode_member,
+)
+from airflow_provider_chasqui.core.commands import delayed
+from airflow_provider_chasqui.core.commands.consumer_group import (
+    Completion,
+    NewDeadLetter,
+    ack_with_results,
+    create,
+    move_to_dlq,
+    parse_entry,
+    read,
+    schedule_retries,
 )
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.event import event_fields, parse_event
-from airflow_provider_chasqui.core.job import Entry, Rejected
-from airflow_provider_chasqui.core.ops import delayed
-from airflow_provider_chasqui.core.ops.delivery import (
-    Burial,
-    Settled,
-    bury,
-    delivery,
-    make_group,
-    read,
-    retry,
-    settle_with,
-)
+from airflow_provider_chasqui.core.job import InvalidEntry, StreamEntry
 from airflow_provider_chasqui.core.payload import decode_payload, encode_payload
 from airflow_provider_chasqui.queue import Queue
-from tests.raw import entries
+from tests.support.redis_state import entries
 from tests.wire.differences import EXTRA_LETTER_FIELDS, LETTER_KEEPS_NAME
 from tests.wire.golden import case, fields, value, vectors
 
@@ -41,14 +41,14 @@ LETTERS = [vector for name, vector in PATHS.items() if name.startswith("dlq_")]
 @pytest.fixture
 def queue(server: Any, queue_name: str) -> Any:
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        queue.drive.run(make_group(queue.keys, "default"))
+        queue.client.execute(create(queue.keys, "default"))
         yield queue
 
 
-def deliver(queue: Queue, client: Any, written: dict[bytes, bytes]) -> Entry | Rejected:
+def deliver(queue: Queue, client: Any, written: dict[bytes, bytes]) -> StreamEntry | InvalidEntry:
     client.xadd(queue.keys.stream, written)
-    [raw] = queue.drive.run(read(queue.keys, "default", "me", 10, 0, 60_000))
-    return delivery(raw, 1024 * 1024)
+    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    return parse_entry(raw, 1024 * 1024)
 
 
 @pytest.mark.parametrize("vector", VERDICTS, ids=case)
@@ -56,11 +56,11 @@ def test_verdict(vector, queue, client):
     d = bytes.fromhex(vector["inputs"]["d_hex"])
     got = deliver(queue, client, {b"d": d, b"n": vector["inputs"]["n"].encode()})
     if vector["dlq_fields"] is not None:
-        assert isinstance(got, Rejected)
+        assert isinstance(got, InvalidEntry)
         assert (got.reason, got.raw) == ("decode_failed", d)
-        assert got.name == vector["inputs"]["n"], LETTER_KEEPS_NAME
+        assert got.job_name == vector["inputs"]["n"], LETTER_KEEPS_NAME
         return
-    assert isinstance(got, Entry)
+    assert isinstance(got, StreamEntry)
     for job_id, payload, attempt, created_at_ms, name in vector["handler_saw"]:
         job = got.job
         assert (job.id, job.payload, job.attempt) == (job_id, payload, attempt)
@@ -77,8 +77,8 @@ def test_letter(vector, queue, client):
     theirs = fields(vector["dlq_fields"])
     said = dict(theirs)
     client.xadd(queue.keys.stream, {b"d": said[b"d"], b"n": said.get(b"n", b"")})
-    [raw] = queue.drive.run(read(queue.keys, "default", "me", 10, 0, 60_000))
-    burial = Burial(
+    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    burial = NewDeadLetter(
         raw[0].decode(),
         said[b"d"],
         said.get(b"n", b"").decode(),
@@ -88,7 +88,7 @@ def test_letter(vector, queue, client):
         attempts=2,
         failed_at_ms=7,
     )
-    assert queue.drive.run(bury(queue.keys, "default", [burial])) == [True]
+    assert queue.client.execute(move_to_dlq(queue.keys, "default", [burial])) == [True]
     [(_, written)] = entries(client, queue.keys.dlq)
     ours = [(b"source_id", raw[0]) if name == b"source_id" else (name, v) for name, v in theirs]
     assert written[: len(ours)] == ours
@@ -97,29 +97,29 @@ def test_letter(vector, queue, client):
 
 def test_malformed_and_oversize_are_told_as_1_3_0_tells_them(queue, client):
     got = deliver(queue, client, {b"zz": b"1"})
-    assert isinstance(got, Rejected)
+    assert isinstance(got, InvalidEntry)
     said = dict(fields(PATHS["dlq_malformed"]["dlq_fields"]))
     assert (got.reason.encode(), (got.detail or "").encode()) == (said[b"reason"], said[b"detail"])
     said = dict(fields(PATHS["dlq_oversize"]["dlq_fields"]))
     raw = [b"1-0", [b"d", said[b"d"], b"n", said[b"n"]]]
-    for most, kind in ((len(said[b"d"]) - 1, Rejected), (len(said[b"d"]), Entry)):
-        assert isinstance(delivery(raw, most), kind)
-    big = delivery(raw, 100)
-    assert isinstance(big, Rejected)
-    assert (big.reason.encode(), big.raw, big.name) == (said[b"reason"], said[b"d"], "big")
+    for most, kind in ((len(said[b"d"]) - 1, InvalidEntry), (len(said[b"d"]), StreamEntry)):
+        assert isinstance(parse_entry(raw, most), kind)
+    big = parse_entry(raw, 100)
+    assert isinstance(big, InvalidEntry)
+    assert (big.reason.encode(), big.raw, big.job_name) == (said[b"reason"], said[b"d"], "big")
 
 
 def test_a_retry_parks_the_bytes_that_1_3_0_parks(queue, client):
     vector = PATHS["retry_member"]
     member = bytes.fromhex(vector["zset_member_hex"])
-    parked = decode_member(member)
+    parked = decode_delayed_member(member)
     client.xadd(queue.keys.stream, {b"d": encode_job(parked, attempt=0), b"n": parked.name})
-    [raw] = queue.drive.run(read(queue.keys, "default", "me", 10, 0, 60_000))
-    entry = delivery(raw, 1024)
-    assert isinstance(entry, Entry)
-    again = encode_member(entry.job.name.encode(), encode_job(entry.job, attempt=1))
-    op = retry(queue.keys, "default", "me", [(entry.id, vector["zset_score"], again)])
-    assert queue.drive.run(op) == [True]
+    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    entry = parse_entry(raw, 1024)
+    assert isinstance(entry, StreamEntry)
+    again = encode_delayed_member(entry.job.name.encode(), encode_job(entry.job, attempt=1))
+    op = schedule_retries(queue.keys, "default", "me", [(entry.id, vector["zset_score"], again)])
+    assert queue.client.execute(op) == [True]
     written = client.zrange(queue.keys.delayed, 0, -1, withscores=True)
     assert written == [(member, vector["zset_score"])]
 
@@ -129,8 +129,8 @@ def test_promote(vector, queue, client):
     member = bytes.fromhex(vector["zset_member_hex"])
     args = [bytes.fromhex(text) for text in vector["xadd_args_hex"]]
     client.zadd(queue.keys.delayed, {member: time.time_ns() // 1_000_000 - 5})
-    done = queue.drive.run(delayed.promote(queue.keys, 100))
-    assert (done.moved, done.left, done.job_ids) == (1, 0, (decode_member(member).id,))
+    done = queue.client.execute(delayed.promote(queue.keys, 100))
+    assert (done.moved, done.remaining, done.job_ids) == (1, 0, (decode_delayed_member(member).id,))
     [(_, written)] = entries(client, queue.keys.stream)
     theirs = args[args.index(b"*") + 1 :]
     assert written == list(zip(theirs[::2], theirs[1::2], strict=True))
@@ -149,9 +149,9 @@ def test_result(vector, queue, client):
     assert encode_payload(expected) == raw
     assert decode_payload(raw) == expected
     client.xadd(queue.keys.stream, {"d": "x"})
-    [entry] = queue.drive.run(read(queue.keys, "default", "me", 10, 0, 60_000))
-    settled = Settled(entry[0].decode(), job_id, raw, vector["ttl_observed"])
-    assert queue.drive.run(settle_with(queue.keys, "default", [settled])) == [True]
+    [entry] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    settled = Completion(entry[0].decode(), job_id, raw, vector["ttl_observed"])
+    assert queue.client.execute(ack_with_results(queue.keys, "default", [settled])) == [True]
     assert client.get(queue.keys.result(job_id)) == raw
     assert client.ttl(queue.keys.result(job_id)) in (3600, 3599)
     assert queue.result(job_id) == expected

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.errors import BadInput
-from airflow_provider_chasqui.core.ops import repeats
+from airflow_provider_chasqui.core.commands import delayed
+from airflow_provider_chasqui.core.cron import Cron, Every, Schedule
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.repeat import (
-    Missed,
+    MisfirePolicy,
     Repeat,
     decode_repeat,
-    due,
+    due_fires,
     encode_repeat,
 )
-from airflow_provider_chasqui.core.schedule import Cron, Every, Schedule
 from airflow_provider_chasqui.queue import Queue
-from tests.raw import dump, entries
+from tests.support.redis_state import dump, entries
 from tests.wire.differences import CRON, REFUSED_REPEATS, WHOLE_SECONDS
 from tests.wire.golden import case, fields, value, vectors
 
@@ -30,9 +30,9 @@ def schedule_of(pattern: dict[str, Any]) -> Schedule:
     return Cron(pattern["expression"], pattern.get("tz"))
 
 
-def missed_of(policy: dict[str, Any] | None) -> Missed:
+def missed_of(policy: dict[str, Any] | None) -> MisfirePolicy:
     policy = (policy or {}).get("MissedFiresPolicy", policy)
-    return Missed(**policy) if policy else Missed()
+    return MisfirePolicy(**policy) if policy else MisfirePolicy()
 
 
 def instant(ms: int | None) -> datetime | None:
@@ -43,11 +43,11 @@ def put(queue: Queue, inputs: dict[str, Any]) -> str:
     return queue.repeat(
         value(inputs["data"]),
         schedule_of(inputs["repeat"]),
-        name=inputs["name"],
+        job_name=inputs["name"],
         limit=inputs.get("limit"),
         start=instant(inputs.get("start_after_ms")),
         end=instant(inputs.get("end_before_ms")),
-        missed=missed_of(inputs.get("missed_fires")),
+        misfire=missed_of(inputs.get("missed_fires")),
     )
 
 
@@ -60,7 +60,7 @@ def test_repeat(vector, server, client, queue_name):
     now_ms = vector.get("upsert_window_ms", [1794787075166])[0]
     with Queue(queue_name, server.url, dialect=server.dialect, clock=lambda: now_ms) as queue:
         if "error" in vector or vector["case"] in REFUSED_REPEATS:
-            with pytest.raises(BadInput) as told:
+            with pytest.raises(InvalidArgument) as told:
                 put(queue, vector["inputs"])
             assert told.value.code == "CMQ-004"
             assert dump(client, queue.keys) == {}
@@ -88,7 +88,7 @@ def test_every_written_spec_is_read_and_written_again_unchanged(vector):
     assert repeat.key == vector["resolved_key"]
     assert encode_repeat(repeat) == raw
     inputs = vector["inputs"]
-    assert repeat.name == inputs.get("name", inputs.get("job_name"))
+    assert repeat.job_name == inputs.get("name", inputs.get("job_name"))
     if "payload_hex" in inputs:  # the native producer: the caller's bytes as they are
         assert repeat.body == bytes.fromhex(inputs["payload_hex"])
 
@@ -105,7 +105,7 @@ def utc(text: str) -> int:
 def test_cron(vector):
     expression, tz, from_ms = vector["expression"], vector["tz"], vector["from_ms"]
     if "error" in vector:
-        with pytest.raises(BadInput):
+        with pytest.raises(InvalidArgument):
             Cron(expression, tz).next_after(from_ms)
         return
     theirs = vector["next_fire_ms"]
@@ -136,16 +136,16 @@ def test_fires(vector, server, client, queue_name):
     inputs, said = vector["inputs"], vector["script_args"]
     schedule = Every(inputs["interval_ms"])
     repeat = Repeat(
-        schedule.key(inputs["name"]),
+        schedule.default_key(inputs["name"]),
         inputs["name"],
         schedule,
         bytes.fromhex("81a16101"),
         limit=inputs["limit"],
-        missed=missed_of(inputs["policy"]),
+        misfire=missed_of(inputs["policy"]),
     )
-    plan = due(repeat, inputs["score_ms"], said["now_ms"])
+    plan = due_fires(repeat, inputs["score_ms"], said["now_ms"])
     assert list(plan.fires_ms) == [fire["fire_at_ms"] for fire in vector["fires"]]
-    assert plan.next_ms == said["next_fire_ms"]
+    assert plan.next_fire_ms == said["next_fire_ms"]
 
     minted = [fire["envelope_decoded"]["id"] for fire in vector["fires"]]
     written_at = {fire["envelope_decoded"]["created_at_ms"] for fire in vector["fires"]}
@@ -154,10 +154,12 @@ def test_fires(vector, server, client, queue_name):
         client.zadd(queue.keys.repeat, {repeat.key: inputs["score_ms"]})
         client.hset(queue.keys.repeat_spec(repeat.key), "spec", encode_repeat(repeat))
         now_ms = written_at.pop() if len(written_at) == 1 else said["now_ms"]
-        op = repeats.fire(queue.keys, repeat, inputs["score_ms"], plan, minted, now_ms)
-        fired, removed = queue.drive.run(op)
+        op = delayed.enqueue_due_repeats(
+            queue.keys, repeat, inputs["score_ms"], plan, minted, now_ms
+        )
+        fired, removed = queue.client.execute(op)
         # The same score once more: somebody had it already.
-        assert queue.drive.run(op) == (-1, False)
+        assert queue.client.execute(op) == (-1, False)
         stream = [written for _, written in entries(client, queue.keys.stream)]
         left = client.zrange(queue.keys.repeat, 0, -1, withscores=True)
         body = client.hgetall(queue.keys.repeat_spec(repeat.key))
@@ -174,6 +176,6 @@ def test_fires(vector, server, client, queue_name):
 def test_an_interval_shorter_than_the_tick_fires():
     """1.3.0 takes a fire that is 400 ms late on a 300 ms interval for missed, and skips it."""
     repeat = Repeat("k", "", Every(300), b"\xc0")
-    plan = due(repeat, 10_000, 10_400)
+    plan = due_fires(repeat, 10_000, 10_400)
     assert plan.fires_ms == (10_000,)
-    assert plan.next_ms == 10_600
+    assert plan.next_fire_ms == 10_600

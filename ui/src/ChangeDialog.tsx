@@ -28,10 +28,10 @@ const NOTHING: Tally = { matched: 0, moved: 0, over: 0, unreadable: 0, gone: 0, 
 function add(tally: Tally, step: Step): Tally {
   return {
     matched: tally.matched + step.matched,
-    moved: tally.moved + step.moved,
-    over: tally.over + step.over_budget,
+    moved: tally.moved + step.affected,
+    over: tally.over + step.max_replays_reached,
     unreadable: tally.unreadable + step.unreadable,
-    gone: tally.gone + step.gone,
+    gone: tally.gone + step.missing,
     looked: tally.looked + step.looked,
   };
 }

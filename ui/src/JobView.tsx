@@ -44,7 +44,7 @@ export function JobCard({ connection, queue, job }: Where & { job: Job }) {
             ["Reason", job.reason ? <span key="reason" className="cq-reason">{job.reason}</span> : null],
             ["Sent by", job.origin ? <From key="from" origin={job.origin} /> : null],
             ["Progress", job.progress === null ? null : <code key="progress">{JSON.stringify(job.progress)}</code>],
-            ["Letter", job.letter ? <To key="letter" place={{ conn: connection, queue, tab: "letters", letter: job.letter.id }}>Open the letter</To> : null],
+            ["Letter", job.letter ? <To key="dead_letter" place={{ conn: connection, queue, tab: "letters", letter: job.letter.id }}>Open the letter</To> : null],
           ]}
         />
         {batch ? (

@@ -58,7 +58,7 @@ function Row({ watcher }: { watcher: Watcher }) {
       <td className="cq-num">{count(watcher.events_day)}</td>
       <td>{watcher.last_event ? <When at={watcher.last_event} /> : <span className="cq-zero">–</span>}</td>
       <td title={watcher.host ?? undefined}>
-        {watcher.seen_s_ago === null ? <span className="cq-zero">never</span> : `${span(watcher.seen_s_ago * 1000)} ago`}
+        {watcher.seconds_since_seen === null ? <span className="cq-zero">never</span> : `${span(watcher.seconds_since_seen * 1000)} ago`}
       </td>
       <td className={trouble ? "cq-bad-text cq-wrap" : ""}>{trouble ?? <span className="cq-zero">none</span>}</td>
     </tr>

@@ -182,10 +182,10 @@ export interface Facets {
 
 export interface Step {
   matched: number;
-  moved: number;
-  over_budget: number;
+  affected: number;
+  max_replays_reached: number;
   unreadable: number;
-  gone: number;
+  missing: number;
   looked: number;
   cursor: string | null;
   until: string | null;
@@ -245,7 +245,7 @@ export interface Watcher {
   pending: number | null;
   delivered: number | null;
   last_error: string | null;
-  seen_s_ago: number | null;
+  seconds_since_seen: number | null;
   events_day: number;
   last_event: number | null;
   error: Problem | null;

@@ -9,48 +9,50 @@ from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.plugins.api import shown
-from airflow_provider_chasqui.plugins.api.access import may_read_dag
-from airflow_provider_chasqui.plugins.api.errors import as_json
-from airflow_provider_chasqui.plugins.api.origin import links_of
-from airflow_provider_chasqui.plugins.api.state import Here, State
+from airflow_provider_chasqui.plugins.api import serializers
+from airflow_provider_chasqui.plugins.api.app_state import AppState, AppStateDep
+from airflow_provider_chasqui.plugins.api.permissions import require_dag_read
+from airflow_provider_chasqui.plugins.api.serializers import error_json
+from airflow_provider_chasqui.plugins.api.task_origin import sent_links
 
-router = APIRouter(prefix="/dags/{dag_id}", dependencies=[may_read_dag])
+router = APIRouter(prefix="/dags/{dag_id}", dependencies=[require_dag_read])
 
-_PROGRESS = 25
+_MAX_PROGRESS_LOOKUPS = 25
 
 
 @router.get("")
-async def dag(here: Here, dag_id: str) -> dict[str, Any]:
+async def get_dag(app_state: AppStateDep, dag_id: str) -> dict[str, Any]:
     """Return what the tasks of a DAG sent lately, with the progress of the newest batches."""
-    links = await run_in_threadpool(links_of, dag_id)
-    return {"links": await _with_progress(here, links)}
+    links = await run_in_threadpool(sent_links, dag_id)
+    return {"links": await _add_progress(app_state, links)}
 
 
 @router.get("/runs/{run_id}/tasks/{task_id}")
-async def task(
-    here: Here,
+async def get_task(
+    app_state: AppStateDep,
     dag_id: str,
     run_id: str,
     task_id: str,
     map_index: Annotated[int, Query(ge=-1)] = -1,
 ) -> dict[str, Any]:
     """Return what a task instance sent; empty for a task that is not ours."""
-    links = await run_in_threadpool(links_of, dag_id, run_id, task_id, map_index)
-    return {"links": await _with_progress(here, links)}
+    links = await run_in_threadpool(sent_links, dag_id, run_id, task_id, map_index)
+    return {"links": await _add_progress(app_state, links)}
 
 
-async def _with_progress(here: State, links: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    newest = await asyncio.gather(*(_progress(here, link) for link in links[:_PROGRESS]))
-    return [*newest, *links[_PROGRESS:]]
+async def _add_progress(app_state: AppState, links: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    newest = await asyncio.gather(
+        *(_add_batch_progress(app_state, link) for link in links[:_MAX_PROGRESS_LOOKUPS])
+    )
+    return [*newest, *links[_MAX_PROGRESS_LOOKUPS:]]
 
 
-async def _progress(here: State, link: dict[str, Any]) -> dict[str, Any]:
+async def _add_batch_progress(app_state: AppState, link: dict[str, Any]) -> dict[str, Any]:
     if not link["batch"]:
         return link
     try:
-        line = await here.reach.line(link["connection"])
-        found = await line.ask(link["queue"], lambda queue: queue.batch(link["batch"]))
+        line = await app_state.server_pool.get(link["connection"])
+        found = await line.run(link["queue"], lambda queue: queue.batch_progress(link["batch"]))
     except ChasquiError as error:
-        return {**link, "error": as_json(error)}
-    return {**link, "progress": shown.batch_row(found)}
+        return {**link, "error": error_json(error)}
+    return {**link, "progress": serializers.batch_row(found)}

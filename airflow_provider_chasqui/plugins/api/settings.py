@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from airflow.configuration import conf
 
-SECTION = "chasqui"
-MASKED = "password, passwd, secret, token, api_key, apikey, access_key, private_key, authorization"
+CONFIG_SECTION = "chasqui"
+DEFAULT_MASK_FIELDS = (
+    "password, passwd, secret, token, api_key, apikey, access_key, private_key, authorization"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +24,22 @@ class Settings:
     queues: tuple[str, ...]
     mask_fields: frozenset[str]
     hide_payloads: bool
-    discover: bool
+    discover_queues: bool
 
 
 def read_settings() -> Settings:
     """Return the settings as they are now."""
     return Settings(
-        connections=_names("connections"),
-        queues=_names("queues"),
-        mask_fields=frozenset(name.lower() for name in _names("mask_fields", MASKED)),
-        hide_payloads=conf.getboolean(SECTION, "hide_payloads", fallback=False),
-        discover=conf.getboolean(SECTION, "discover_queues", fallback=True),
+        connections=_read_list("connections"),
+        queues=_read_list("queues"),
+        mask_fields=frozenset(
+            name.lower() for name in _read_list("mask_fields", DEFAULT_MASK_FIELDS)
+        ),
+        hide_payloads=conf.getboolean(CONFIG_SECTION, "hide_payloads", fallback=False),
+        discover_queues=conf.getboolean(CONFIG_SECTION, "discover_queues", fallback=True),
     )
 
 
-def _names(option: str, default: str = "") -> tuple[str, ...]:
-    text = conf.get(SECTION, option, fallback=default) or ""
+def _read_list(option: str, default: str = "") -> tuple[str, ...]:
+    text = conf.get(CONFIG_SECTION, option, fallback=default) or ""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

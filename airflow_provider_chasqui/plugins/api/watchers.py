@@ -15,19 +15,19 @@ from fastapi import APIRouter
 from sqlalchemy import func, select
 from starlette.concurrency import run_in_threadpool
 
+from airflow_provider_chasqui.core.commands import watchers
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.ops import watching
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
-from airflow_provider_chasqui.plugins.api.errors import as_json
-from airflow_provider_chasqui.plugins.api.state import Here, State
+from airflow_provider_chasqui.plugins.api.app_state import AppState, AppStateDep
+from airflow_provider_chasqui.plugins.api.serializers import error_json
 
 router = APIRouter()
 
-_MOST = 100
-_OURS = "airflow_provider_chasqui."
-_SILENT_S = 60
-_UNSEEN = {
+_MAX_WATCHERS = 100
+_PACKAGE_PREFIX = "airflow_provider_chasqui."
+_HEARTBEAT_TIMEOUT_S = 60
+_NO_STATUS = {
     "group": None,
     "lag": None,
     "pending": None,
@@ -35,33 +35,33 @@ _UNSEEN = {
     "last_delivered": None,
     "delivered": None,
     "last_error": None,
-    "seen_s_ago": None,
+    "seconds_since_seen": None,
     "error": None,
 }
 
 
 @router.get("/watchers")
-async def watchers(here: Here) -> dict[str, Any]:
+async def list_watchers(app_state: AppStateDep) -> dict[str, Any]:
     """Return the asset watchers that read our queues."""
-    found = await run_in_threadpool(_registered)
-    return {"watchers": await asyncio.gather(*(_with_lag(here, each) for each in found))}
+    found = await run_in_threadpool(_registered_watchers)
+    return {"watchers": await asyncio.gather(*(_add_status(app_state, each) for each in found))}
 
 
-def _registered() -> list[dict[str, Any]]:
+def _registered_watchers() -> list[dict[str, Any]]:
     with create_session() as session:
         query = (
             select(AssetWatcherModel, AssetModel, Trigger)
             .join(AssetModel, AssetModel.id == AssetWatcherModel.asset_id)
             .join(Trigger, Trigger.id == AssetWatcherModel.trigger_id)
-            .where(Trigger.classpath.startswith(_OURS, autoescape=True))
+            .where(Trigger.classpath.startswith(_PACKAGE_PREFIX, autoescape=True))
             .order_by(AssetWatcherModel.name)
-            .limit(_MOST)
+            .limit(_MAX_WATCHERS)
         )
         rows = list(session.execute(query))
-        return [_row(session, *row) for row in rows]
+        return [_watcher_row(session, *row) for row in rows]
 
 
-def _row(
+def _watcher_row(
     session: Any, watcher: AssetWatcherModel, asset: AssetModel, trigger: Trigger
 ) -> dict[str, Any]:
     kwargs = trigger.kwargs
@@ -79,7 +79,7 @@ def _row(
         "triggerer": trigger.triggerer_id,
         "problem": _problem(session, trigger.triggerer_id),
         "since": int(trigger.created_date.timestamp() * 1000),
-        "events_day": count,
+        "events_last_day": count,
         "last_event": int(last.timestamp() * 1000) if last else None,
     }
 
@@ -89,23 +89,25 @@ def _problem(session: Any, triggerer_id: int | None) -> str | None:
     if triggerer_id is None:
         return "no triggerer runs it: start one, and check that a DAG with this asset is unpaused"
     beat = session.scalar(select(AirflowJob.latest_heartbeat).where(AirflowJob.id == triggerer_id))
-    if beat is None or (datetime.now(UTC) - beat).total_seconds() > _SILENT_S:
-        return f"its triggerer has been silent for over {_SILENT_S} s: check that it runs"
+    if beat is None or (datetime.now(UTC) - beat).total_seconds() > _HEARTBEAT_TIMEOUT_S:
+        return (
+            f"its triggerer has been silent for over {_HEARTBEAT_TIMEOUT_S} s: check that it runs"
+        )
     return None
 
 
-async def _with_lag(here: State, watcher: dict[str, Any]) -> dict[str, Any]:
-    shown = {**watcher, **_UNSEEN}
+async def _add_status(app_state: AppState, watcher: dict[str, Any]) -> dict[str, Any]:
+    shown = {**watcher, **_NO_STATUS}
     if not watcher["queue"]:
         return shown
     keys = Keys(watcher["queue"])
     try:
-        line = await here.reach.line(watcher["connection"])
-        found = await line.flow(keys.queue, watching.status(keys, line.group))
+        line = await app_state.server_pool.get(watcher["connection"])
+        found = await line.run_flow(keys.queue_name, watchers.get_status(keys, line.group))
     except ChasquiError as error:
-        return {**shown, "error": as_json(error)}
+        return {**shown, "error": error_json(error)}
     shown |= {"group": found.group, "lag": found.lag, "pending": found.pending}
     if found.watcher is not None:
         shown |= asdict(found.watcher)
-        shown["seen_s_ago"] = found.seen_s_ago
+        shown["seconds_since_seen"] = found.seconds_since_seen
     return shown

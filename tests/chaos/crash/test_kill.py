@@ -11,13 +11,13 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
+from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE
-from airflow_provider_chasqui.core.schedule import Every
-from airflow_provider_chasqui.store.scripts import script
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
+from airflow_provider_chasqui.redis_client.scripts import load_script
 from tests.chaos.crash.conftest import runs, settled
 from tests.chaos.crash.gate import Gate
-from tests.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
 
@@ -30,9 +30,9 @@ def killed(server, worker):
     """Run a worker up to the step that `verb` names, and kill it there."""
 
     def kill_at(verb: str, when: str) -> None:
-        marker = b"XACKDEL" if verb == "ack" else script(verb, server.dialect).sha
+        marker = b"XACKDEL" if verb == "ack" else load_script(verb, server.dialect).sha
         if verb == "ack" and server.dialect == "portable":
-            marker = script("acknowledge", server.dialect).sha
+            marker = load_script("acknowledge", server.dialect).sha
         # Scripts are called by their name only once the server knows them.
         with Gate(server.url, marker, when) as gate:
             victim = worker(gate.url)
@@ -46,42 +46,42 @@ def killed(server, worker):
 def known_scripts(server, client) -> None:
     """A script that the server does not know is loaded first, and the gate must not stop there."""
     for verb in ("acknowledge", "settle", "retry", "bury", "promote", "fire"):
-        client.script_load(script(verb, server.dialect).source)
+        client.script_load(load_script(verb, server.dialect).source)
 
 
 def test_mid_handler_the_job_is_delivered_again(queue, client, worker) -> None:
-    queue.add(30, id="j", retry=RetryPolicy(3, NOW))
+    queue.add(30, job_id="j", retry=RetryPolicy(3, NOW))
     victim = worker()
     until(lambda: runs(client, queue.name) == [("j", 0)])
     victim.kill()
     worker()
     until(lambda: runs(client, queue.name) == [("j", 0), ("j", 1)])
-    assert queue.letters() == []
+    assert queue.dead_letters() == []
 
 
 def test_a_job_that_kills_its_worker_runs_as_often_as_it_may(queue, client, worker) -> None:
-    queue.add(30, id="poison", name="n", retry=RetryPolicy(3, NOW))
+    queue.add(30, job_id="poison", job_name="n", retry=RetryPolicy(3, NOW))
     for attempt in range(3):
         victim = worker()
         until(lambda n=attempt: len(runs(client, queue.name)) == n + 1)
         victim.kill()
     worker()
-    [letter] = until(queue.letters)
+    [letter] = until(queue.dead_letters)
     assert runs(client, queue.name) == [("poison", 0), ("poison", 1), ("poison", 2)]
-    assert (letter.reason, letter.attempts, letter.name) == ("retries_exhausted", 3, "n")
+    assert (letter.reason, letter.attempts, letter.job_name) == ("retries_exhausted", 3, "n")
     until(lambda: settled(queue))
     assert queue.depth().dead == 1
 
 
 def test_crashes_and_failures_are_one_budget(queue, client, worker) -> None:
     """A crash, then failures: what the crash cost is not forgotten by the retry."""
-    queue.add("always fail", id="j", retry=RetryPolicy(4, NOW))
-    with Gate(client_url(queue), script("retry", queue.dialect()).sha, "before") as gate:
+    queue.add("always fail", job_id="j", retry=RetryPolicy(4, NOW))
+    with Gate(client_url(queue), load_script("retry", queue.dialect()).sha, "before") as gate:
         victim = worker(gate.url)
         assert gate.reached.wait(40)
         victim.kill()
     worker()
-    [letter] = until(queue.letters)
+    [letter] = until(queue.dead_letters)
     assert runs(client, queue.name) == [("j", 0), ("j", 1), ("j", 2), ("j", 3)]
     assert letter.attempts == 4
 
@@ -93,19 +93,19 @@ def client_url(queue) -> str:
 
 @WHEN
 def test_mid_ack(queue, client, worker, killed, when: str) -> None:
-    queue.add("quick", id="j", retry=RetryPolicy(3, NOW))
+    queue.add("quick", job_id="j", retry=RetryPolicy(3, NOW))
     killed("ack", when)
     assert settled(queue) == (when == "after")
     worker()
     until(lambda: settled(queue))
     again = [("j", 1)] if when == "before" else []
     assert runs(client, queue.name) == [("j", 0), *again]
-    assert queue.letters() == []
+    assert queue.dead_letters() == []
 
 
 @WHEN
 def test_mid_retry(queue, client, worker, killed, when: str) -> None:
-    queue.add("fail", id="j", retry=RetryPolicy(2, Backoff.fixed(timedelta(milliseconds=600))))
+    queue.add("fail", job_id="j", retry=RetryPolicy(2, Backoff.fixed(timedelta(milliseconds=600))))
     killed("retry", when)
     assert client.zcard(queue.keys.delayed) == (1 if when == "after" else 0)
     worker()
@@ -113,7 +113,7 @@ def test_mid_retry(queue, client, worker, killed, when: str) -> None:
     until(lambda: settled(queue))
     # The failed run counts once, whether the server knew of it or only of the lost delivery.
     assert runs(client, queue.name) == [("j", 0), ("j", 1)]
-    assert queue.letters() == []
+    assert queue.dead_letters() == []
 
 
 @WHEN
@@ -126,15 +126,15 @@ def test_mid_bury(queue, client, worker, killed, when: str) -> None:
     until(lambda: queue.depth().dead and settled(queue))
     again = [(job_id, 1)] if when == "before" else []
     assert runs(client, queue.name) == [(job_id, 0), *again]
-    [letter] = queue.letters()
+    [letter] = queue.dead_letters()
     assert (letter.reason, letter.attempts) == ("unrecoverable", 1 + len(again))
-    progress = queue.batch("b")
+    progress = queue.batch_progress("b")
     assert (progress.done, progress.dead) == (0, 1)
 
 
 @WHEN
 def test_mid_promote(queue, client, worker, killed, when: str) -> None:
-    jobs = [{"payload": "quick", "id": f"j{n}", "delay": timedelta(0.001)} for n in range(20)]
+    jobs = [{"payload": "quick", "job_id": f"j{n}", "delay": timedelta(0.001)} for n in range(20)]
     queue.add_many(jobs)
     for n in range(20):
         queue.reschedule(f"j{n}", delay=timedelta(milliseconds=1))
@@ -152,7 +152,7 @@ def test_mid_promote(queue, client, worker, killed, when: str) -> None:
 
 @WHEN
 def test_mid_fire(queue, client, worker, killed, when: str) -> None:
-    queue.repeat("quick", Every(300), name="r", limit=4, missed=FIRE_ONCE)
+    queue.repeat("quick", Every(300), job_name="r", limit=4, misfire=FIRE_ONCE)
     killed("fire", when)
     fired = int(client.hget(queue.keys.repeat_spec("r::every:300"), "fired") or 0)
     assert fired == (1 if when == "after" else 0)
@@ -166,25 +166,33 @@ def test_a_reply_that_never_arrived_costs_no_run(queue, client, worker, server) 
     """The server gave the job out and the connection died: it did not run, so it still may."""
     with Gate(server.url, b"XREADGROUP", "after") as gate:
         # Nobody claims in this test: only the worker itself can find what it was given.
-        worker(gate.url, claim_idle_ms=600_000, block_ms=60_000)
+        worker(
+            gate.url,
+            claim_after=timedelta(milliseconds=600_000),
+            block_timeout=timedelta(milliseconds=60_000),
+        )
         until(lambda: queue.consumers())
-        queue.add("quick", id="j", retry=RetryPolicy(1))
+        queue.add("quick", job_id="j", retry=RetryPolicy(1))
         assert gate.reached.wait(40)
         assert queue.depth().running == 1
         gate.open()
         until(lambda: settled(queue))
     assert runs(client, queue.name) == [("j", 0)]
-    assert queue.letters() == []
+    assert queue.dead_letters() == []
 
 
 def test_sigterm_drains_hands_back_and_exits_with_0(queue, client, worker) -> None:
     """What runs may finish, what was not begun runs elsewhere at once, and nothing is left."""
-    slow = {"concurrency": 2, "claim_idle_ms": 600_000, "drain": timedelta(seconds=60)}
-    queue.add_many([{"payload": 2, "id": f"runs{n}"} for n in range(2)])
+    slow = {
+        "concurrency": 2,
+        "claim_after": timedelta(milliseconds=600_000),
+        "shutdown_timeout": timedelta(seconds=60),
+    }
+    queue.add_many([{"payload": 2, "job_id": f"runs{n}"} for n in range(2)])
     first = worker(**slow)
     until(lambda: len(runs(client, queue.name)) == 2)
     first.process.terminate()
-    queue.add_many([{"payload": "quick", "id": f"next{n}"} for n in range(4)])
+    queue.add_many([{"payload": "quick", "job_id": f"next{n}"} for n in range(4)])
     second = worker(**slow)
     until(lambda: len(runs(client, queue.name)) == 6)
     code, said = first.terminate() if first.process.is_alive() else (first.process.exitcode, "")
@@ -202,11 +210,13 @@ def test_sigterm_drains_hands_back_and_exits_with_0(queue, client, worker) -> No
 
 def test_sigterm_cuts_off_what_does_not_end(queue, client, worker) -> None:
     # Nobody claims in this test: the second worker can only have what was handed back.
-    queue.add(60, id="long", retry=RetryPolicy(5, NOW))
-    first = worker(drain=timedelta(seconds=0.3), claim_idle_ms=600_000)
+    queue.add(60, job_id="long", retry=RetryPolicy(5, NOW))
+    first = worker(
+        shutdown_timeout=timedelta(seconds=0.3), claim_after=timedelta(milliseconds=600_000)
+    )
     until(lambda: runs(client, queue.name))
     code, said = first.terminate()
     assert code == 0, said
     assert "1 jobs are cut off" in said
-    worker(claim_idle_ms=600_000)
+    worker(claim_after=timedelta(milliseconds=600_000))
     until(lambda: runs(client, queue.name) == [("long", 0), ("long", 1)])

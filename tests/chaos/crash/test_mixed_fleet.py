@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 import redis
 
-from airflow_provider_chasqui.core.event import NAMES
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
-from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.core.cron import Every
+from airflow_provider_chasqui.core.event import EVENT_NAMES
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.store.scripts import script
+from airflow_provider_chasqui.redis_client.scripts import load_script
 from tests.chaos.crash.conftest import runs, settled
 from tests.conftest import Server
 from tests.interop.fleet import Peer
 from tests.interop.fleet import runs as peer_runs
-from tests.raw import entries, plain_client
-from tests.servers import RedisServer
-from tests.waiting import until
+from tests.support.redis_state import entries, plain_client
+from tests.support.servers import RedisServer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -54,7 +54,7 @@ class Fleet:
         self.ours = [self._our_one(), self._our_one()]
 
     def _our_one(self) -> Any:
-        return self._worker(claim_idle_ms=CLAIM_MS, concurrency=20)
+        return self._worker(claim_after=timedelta(milliseconds=CLAIM_MS), concurrency=20)
 
     def _their_one(self) -> Peer:
         peer = Peer.start()
@@ -86,7 +86,7 @@ def produce(queue: Queue, producer: Peer, url: str, count: int) -> dict[str, dic
         delay_ms = plan.get("delay_ms", 0)
         ours, theirs = f"ours-{number}", f"theirs-{number}"
         queue.add(
-            {"plan": plan}, id=ours, name="mail", delay=timedelta(milliseconds=delay_ms),
+            {"plan": plan}, job_id=ours, job_name="mail", delay=timedelta(milliseconds=delay_ms),
             retry=RetryPolicy(20, Backoff.fixed(timedelta(milliseconds=50))),
         )  # fmt: skip
         producer.call(
@@ -102,7 +102,7 @@ def test_a_mixed_fleet_settles_every_job(server, queue, client, worker) -> None:
     plans: dict[str, dict[str, Any]] = {}
     try:
         with Peer.start() as producer:
-            queue.repeat({"plan": {}}, Every(700), name="our-repeat", limit=4)
+            queue.repeat({"plan": {}}, Every(700), job_name="our-repeat", limit=4)
             producer.call(
                 server.url, queue.name, "upsert_repeatable_job", "their-repeat", {"plan": {}},
                 repeat=["every", 700], limit=4,
@@ -131,7 +131,7 @@ def ended_well(queue: Queue, client: Any, server: Server, plans: dict[str, Any])
     mine = Counter(job_id for job_id, _ in runs(client, queue.name))
     theirs = Counter(run.id for run in peer_runs(server.url, RECORD))
     names = Counter(run.name for run in peer_runs(server.url, RECORD))
-    letters = Counter(letter.job_id for letter in queue.letters(limit=10_000))
+    letters = Counter(letter.job_id for letter in queue.dead_letters(limit=10_000))
     completed = Counter(e.job_id for e in queue.events(limit=100_000) if e.name == "completed")
     assert sum(mine.values()) > 50
     assert sum(theirs.values()) > 50
@@ -147,7 +147,7 @@ def ended_well(queue: Queue, client: Any, server: Server, plans: dict[str, Any])
 
 def watch_leaders(client: Any, server: Server, seconds: float) -> set[str]:
     """Who promotes while nobody is killed: ours by their names, theirs by their addresses."""
-    ours = script("promote", "native").sha.decode()
+    ours = load_script("promote", "native").sha.decode()
     seen: set[str] = set()
     with redis.Redis.from_url(server.url, socket_timeout=10) as watcher, watcher.monitor() as feed:
         # The lock of one that was killed holds for up to five seconds more.
@@ -182,7 +182,7 @@ def look_alike(client: Any, queue: Queue) -> None:
         assert [name for name in names if name != "n"] == ["e", "id", "ts", *FIELDS[kind]]
         assert "n" not in names or names.index("n") == 3
     parsed = queue.events(limit=100_000)
-    assert {event.name for event in parsed} <= NAMES
+    assert {event.name for event in parsed} <= EVENT_NAMES
     assert all(event.attempt for event in parsed if FIELDS[event.name])
 
 

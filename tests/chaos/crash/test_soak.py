@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_chasqui.core.ops import delivery
-from airflow_provider_chasqui.core.policy import Backoff, RetryPolicy
-from airflow_provider_chasqui.core.schedule import Every
+from airflow_provider_chasqui.core.commands import consumer_group
+from airflow_provider_chasqui.core.cron import Every
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue import Queue
 from tests.chaos.crash.conftest import settled
 from tests.conftest import Server
-from tests.raw import names
-from tests.servers import RedisServer, valkey_binary
-from tests.waiting import until
+from tests.support.redis_state import names
+from tests.support.servers import RedisServer, valkey_binary
+from tests.support.waiting import until
 
 SECONDS = int(os.environ.get("CHASQUI_SOAK_SECONDS", "60"))
 
@@ -51,17 +51,17 @@ def memory(pid: int | None) -> int:
 
 def feed(queue: Queue, turn: int) -> None:
     """One second's worth of everything: batches, delays, unique ids, cancels, letters."""
-    queue.add_batch(PAYLOADS * 25, batch_id=f"b{turn}", retry=SOON, life=timedelta(seconds=20))
+    queue.add_batch(PAYLOADS * 25, batch_id=f"b{turn}", retry=SOON, ttl=timedelta(seconds=20))
     delay = timedelta(milliseconds=300)
     queue.add_many([{"payload": p, "delay": delay, "retry": SOON} for p in PAYLOADS * 5])
-    queue.add("quick", id=f"u{turn}", unique=timedelta(seconds=20))
-    queue.add("quick", id=f"u{turn}", unique=timedelta(seconds=20))
-    later = queue.add("quick", delay=timedelta(hours=1)).id
+    queue.add("quick", job_id=f"u{turn}", dedup_ttl=timedelta(seconds=20))
+    queue.add("quick", job_id=f"u{turn}", dedup_ttl=timedelta(seconds=20))
+    later = queue.add("quick", delay=timedelta(hours=1)).job_id
     assert queue.cancel(later) == "cancelled"
-    queue.add(30, id=f"endless{turn}")
+    queue.add(30, job_id=f"endless{turn}")
     queue.cancel(f"endless{turn}")
-    queue.replay(limit=5)
-    queue.purge(older_than=timedelta(seconds=5))
+    queue.replay_dead_letters(limit=5)
+    queue.purge_dead_letters(older_than=timedelta(seconds=5))
 
 
 def sample(queue: Queue, client: Any, pid: int | None) -> dict[str, int]:
@@ -78,9 +78,9 @@ def sample(queue: Queue, client: Any, pid: int | None) -> dict[str, int]:
 
 
 def test_nothing_grows(server: Server, queue: Queue, client, worker) -> None:
-    queue.repeat("quick", Every(100), name="repeat")
-    steady = worker(concurrency=20, events_kept=2000)
-    restless = worker(concurrency=20, events_kept=2000)
+    queue.repeat("quick", Every(100), job_name="repeat")
+    steady = worker(concurrency=20, max_events=2000)
+    restless = worker(concurrency=20, max_events=2000)
     until(lambda: len(queue.consumers()) == 2)
     samples: list[dict[str, int]] = []
     begun, turn = time.monotonic(), 0
@@ -92,11 +92,11 @@ def test_nothing_grows(server: Server, queue: Queue, client, worker) -> None:
                 restless.kill()
             else:
                 assert restless.terminate()[0] == 0
-            restless = worker(concurrency=20, events_kept=2000)
+            restless = worker(concurrency=20, max_events=2000)
         samples.append(sample(queue, client, steady.process.pid))
         turn += 1
         time.sleep(max(0.0, 1 - (time.monotonic() - started)))
-    queue.drop_repeat("repeat::every:100")
+    queue.delete_repeat("repeat::every:100")
     until(lambda: settled(queue), 60)
     assert steady.process.is_alive()
     judge(samples)
@@ -105,7 +105,7 @@ def test_nothing_grows(server: Server, queue: Queue, client, worker) -> None:
     swept(queue)
     for name in names(client, queue.keys):
         if name.startswith(REMEMBERED):
-            assert client.pttl(f"{queue.keys.tag}:{name}") > 0, f"{name} would stay for ever"
+            assert client.pttl(f"{queue.keys.hash_tag}:{name}") > 0, f"{name} would stay for ever"
 
 
 def judge(samples: list[dict[str, int]]) -> None:
@@ -131,5 +131,5 @@ def judge(samples: list[dict[str, int]]) -> None:
 
 def swept(queue: Queue) -> None:
     """Dead members hold nothing, so they can go."""
-    queue.drive.run(delivery.sweep(queue.keys, "default", 0))
+    queue.client.execute(consumer_group.remove_idle_consumers(queue.keys, "default", 0))
     assert queue.consumers() == []

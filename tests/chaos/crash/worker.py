@@ -7,16 +7,17 @@ import logging
 import os
 import signal
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import redis.asyncio
 
 from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig, SchedulerConfig
 from airflow_provider_chasqui.core.outcome import Unrecoverable
-from airflow_provider_chasqui.core.policy import RetryDefaults
+from airflow_provider_chasqui.core.retry import RetryDefaults
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import AsyncQueue
-from airflow_provider_chasqui.store.target import Target
+from airflow_provider_chasqui.redis_client.target import RedisTarget
 
 NOTES = "notes:{}"
 
@@ -24,10 +25,16 @@ NOTES = "notes:{}"
 def settings(**changes: Any) -> ConsumerConfig:
     """The same for every worker of a test: what a dead one held is taken over soon."""
     given: dict[str, Any] = {
-        "block_ms": 200,
-        "claim_idle_ms": 400,
-        "promoter": PromoterConfig(poll_ms=20, standby_ms=50, lock_life_s=1),
-        "scheduler": SchedulerConfig(poll_ms=50, lock_life_s=1),
+        "block_timeout": timedelta(milliseconds=200),
+        "claim_after": timedelta(milliseconds=400),
+        "promoter": PromoterConfig(
+            poll_interval=timedelta(milliseconds=20),
+            standby_poll_interval=timedelta(milliseconds=50),
+            lock_ttl=timedelta(seconds=1),
+        ),
+        "scheduler": SchedulerConfig(
+            poll_interval=timedelta(milliseconds=50), lock_ttl=timedelta(seconds=1)
+        ),
         "retry": RetryDefaults(delay_ms=1, jitter_ms=1),
     }
     return ConsumerConfig(**given | changes)
@@ -64,7 +71,7 @@ async def follow(plan: dict[str, Any], job: Any) -> None:
 
 async def work(url: str, dialect: str, name: str, notes_url: str, changes: dict[str, Any]) -> None:
     notes = redis.asyncio.from_url(notes_url)
-    target = replace(Target.of(url), client_name=f"ours-{os.getpid()}")
+    target = replace(RedisTarget.coerce(url), client_name=f"ours-{os.getpid()}")
     async with AsyncQueue(name, target, dialect=dialect) as queue:
         consumer = Consumer(queue, handler(notes, name), settings(**changes))
         consumer.stop_on(signal.SIGTERM, signal.SIGINT)

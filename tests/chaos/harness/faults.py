@@ -15,10 +15,10 @@ import redis
 
 from tests.chaos.harness.history import Struck, job_id_of, read_notes
 from tests.chaos.harness.plan import Fault
-from tests.proxy import Cut, Proxy
+from tests.support.proxy import Cut, Proxy
 
 if TYPE_CHECKING:
-    from tests.chaos.harness.stage import Stage
+    from tests.chaos.harness.environment import Stage
 
 HOUR_MS = 3_600_000
 AHEAD_MS = 2_000

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.chaos.harness.environment import Stage, play
 from tests.chaos.harness.history import History, Verdict, explain
 from tests.chaos.harness.plan import draw
-from tests.chaos.harness.stage import Stage, play
-from tests.servers import RedisServer, valkey_binary
+from tests.support.servers import RedisServer, valkey_binary
 from tools.redis_server import REDIS8, find
 
 SEED_STEP = 1000

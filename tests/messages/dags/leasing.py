@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, task
 
-from airflow_provider_chasqui.messages import leased_messages
+from airflow_provider_chasqui.messaging import leased_messages
 
 with DAG("leasing", schedule=None):
 
@@ -20,7 +20,7 @@ with DAG("leasing", schedule=None):
 
     queue_name = os.environ.get("LEASING_QUEUE", "leasing")
     with leased_messages(
-        queue_name, max_batch=10, max_attempts=2, retry_after=timedelta(milliseconds=50)
+        queue_name, max_messages=10, max_attempts=2, retry_after=timedelta(milliseconds=50)
     ) as messages:
         handle(messages)
 
@@ -33,6 +33,6 @@ with DAG("leasing_mapped", schedule=None):
         return message["payload"]
 
     with leased_messages(
-        queue_name, max_batch=10, max_attempts=2, retry_after=timedelta(milliseconds=50)
+        queue_name, max_messages=10, max_attempts=2, retry_after=timedelta(milliseconds=50)
     ) as messages:
         handle_one.expand(message=messages)

@@ -174,7 +174,7 @@ with dag("retried_other", render_template_as_native_obj=True):
 
 with dag("decorated"):
 
-    @task.chasqui(queue_name=QUEUE, sends="batch", job_name="row")
+    @task.chasqui(queue_name=QUEUE, returns="batch", job_name="row")
     def produce(count: int):
         for n in range(count):
             yield {"n": n}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk import DAG, task
@@ -27,9 +27,9 @@ with DAG("replay", schedule=None, start_date=START, render_template_as_native_ob
         job_name="{{ dag_run.conf.get('name') }}",
         text="{{ dag_run.conf.get('text') }}",
         limit="{{ dag_run.conf.get('limit') }}",
-        budget="{{ dag_run.conf.get('budget') }}",
+        max_replays="{{ dag_run.conf.get('max_replays') }}",
         rate_limit="{{ dag_run.conf.get('rate') }}",
-        preview="{{ dag_run.conf.get('preview', False) }}",
+        dry_run="{{ dag_run.conf.get('dry_run', False) }}",
     )
 
 with DAG("purge", schedule=None, start_date=START):
@@ -46,11 +46,15 @@ def plain(job: Any) -> None:
     assert job.payload is not None
 
 
-CONFIG = ConsumerConfig(store_results=True, block_ms=100, promoter=PromoterConfig(poll_ms=20))
+CONFIG = ConsumerConfig(
+    store_results=True,
+    block_timeout=timedelta(milliseconds=100),
+    promoter=PromoterConfig(poll_interval=timedelta(milliseconds=20)),
+)
 
 with DAG("consume", schedule=None, start_date=START):
     ChasquiConsumeOperator(
-        task_id="drain", queue_name=QUEUE, handler=square, config=CONFIG, max_time=60
+        task_id="drain", queue_name=QUEUE, handler=square, config=CONFIG, max_duration=60
     )
 
 with DAG("consume_some", schedule=None, start_date=START):
@@ -63,8 +67,8 @@ with DAG("consume_some", schedule=None, start_date=START):
 
 with DAG("consume_for_a_time", schedule=None, start_date=START):
     ChasquiConsumeOperator(
-        task_id="work", queue_name=QUEUE, handler=f"{__name__}:square", until_drained=False,
-        max_time=1, config=CONFIG,
+        task_id="work", queue_name=QUEUE, handler=f"{__name__}:square", stop_when_empty=False,
+        max_duration=1, config=CONFIG,
     )  # fmt: skip
 
 with DAG("lease", schedule=None, start_date=START):
@@ -75,7 +79,7 @@ with DAG("lease", schedule=None, start_date=START):
             leased.ack(*[lease["token"] for lease in leases])
         return [lease["payload"] for lease in leases]
 
-    taken = ChasquiConsumeOperator(task_id="take", queue_name=QUEUE, lease=3)
+    taken = ChasquiConsumeOperator(task_id="take", queue_name=QUEUE, max_leases=3)
     settle(taken.output, QUEUE)
 
 

@@ -12,17 +12,22 @@ PLACE = {"queue_name": "{{ params.queue }}", "namespace": "{{ params.namespace }
 
 with DAG("rsmq_to_chasqui", schedule=None, params=PARAMS):
     RsmqToChasquiOperator(
-        task_id="move", rsmq_queue="q", job_name="mail", json_payload=True, max_messages=5, **PLACE
+        task_id="move",
+        rsmq_queue_name="q",
+        job_name="mail",
+        json_payload=True,
+        max_messages=5,
+        **PLACE,
     )
 
 with DAG("chasqui_to_rsmq", schedule=None, params=PARAMS):
-    ChasquiToRsmqOperator(task_id="move", rsmq_queue="q", **PLACE)
+    ChasquiToRsmqOperator(task_id="move", rsmq_queue_name="q", **PLACE)
 
 for deferrable in (True, False):
     with DAG(f"rsmq_wait_{'deferred' if deferrable else 'here'}", schedule=None, params=PARAMS):
         wait = RsmqSensor(
             task_id="wait",
-            rsmq_queue="q",
+            rsmq_queue_name="q",
             namespace="{{ params.namespace }}",
             max_messages=3,
             deferrable=deferrable,

@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 
 EXAMPLES = Path(__file__).parents[3] / "example_dags"
 
-for name in ("messages_to_runs", "doorbell_orders"):
+for name in ("messages_to_runs", "lease_orders"):
     for value in runpy.run_path(str(EXAMPLES / f"{name}.py")).values():
         if isinstance(value, DAG):
             globals()[name] = value

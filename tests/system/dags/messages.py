@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task
 
-from airflow_provider_chasqui.core.op import command
+from airflow_provider_chasqui.core.command import redis_command
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
-from airflow_provider_chasqui.messages import doorbell, leased_messages, messages_of
+from airflow_provider_chasqui.messaging import get_messages, leased_messages, queue_not_empty_asset
 from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
 
 
@@ -17,13 +17,15 @@ def note(key: str, ids: list[str]) -> None:
     with ChasquiHook() as hook:
         queue = hook.queue("sys-notes")
         if ids:
-            queue.drive.run(command("RPUSH", f"{queue.keys.tag}:{key}", *ids, parse=int))
+            queue.client.execute(
+                redis_command("RPUSH", f"{queue.keys.hash_tag}:{key}", *ids, parse=int)
+            )
 
 
 def watched(name: str, match: dict | None) -> Asset:
     trigger = ChasquiMessageTrigger(
-        queue_name="sys-messages", match=match, max_batch=100, max_wait=0.5, sweep_after=6.0,
-        claim_idle=5.0,
+        queue_name="sys-messages", filter=match, max_messages=100, max_wait=0.5, flush_after=6.0,
+        claim_after=5.0,
     )  # fmt: skip
     return Asset(name, watchers=[AssetWatcher(name=name, trigger=trigger)])
 
@@ -33,13 +35,15 @@ for kind in ("order", "refund"):
 
         @task
         def book(kind: str) -> int:
-            messages = messages_of(get_current_context())
+            messages = get_messages(get_current_context())
             note(kind, [message["id"] for message in messages])
             return len(messages)
 
         book(kind)
 
-BELL = doorbell("sys-bell", lease=timedelta(seconds=60), ring_every=timedelta(seconds=3))
+BELL = queue_not_empty_asset(
+    "sys-bell", lease_ttl=timedelta(seconds=60), interval=timedelta(seconds=3)
+)
 
 with DAG("on_bell", schedule=[BELL], catchup=False, max_active_runs=4):
 
@@ -52,8 +56,8 @@ with DAG("on_bell", schedule=[BELL], catchup=False, max_active_runs=4):
 
     with leased_messages(
         "sys-bell",
-        max_batch=100,
-        lease=timedelta(seconds=60),
+        max_messages=100,
+        lease_ttl=timedelta(seconds=60),
         max_attempts=3,
         retry_after=timedelta(seconds=1),
     ) as messages:

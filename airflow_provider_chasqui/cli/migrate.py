@@ -1,0 +1,69 @@
+"""drain rsmq: empty a queue of RSMQ into one of ours."""
+
+from __future__ import annotations
+
+import json as jsons
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from airflow_provider_chasqui.cli import output
+from airflow_provider_chasqui.cli.server import (
+    JsonOption,
+    QueueNameArgument,
+    Server,
+    with_connection_options,
+)
+from airflow_provider_chasqui.redis_client.target import RedisTarget, from_url
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return jsons.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+@with_connection_options
+def from_rsmq(
+    qname: Annotated[str, typer.Argument(metavar="RSMQ_QUEUE", help="Queue to empty.")],
+    queue_name: QueueNameArgument,
+    server: Server,
+    source_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Its server, if it is another one.")
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="RSMQ's namespace.")] = "rsmq",
+    job_name: Annotated[
+        str | None, typer.Option(help="Name of the jobs; else rsmq:RSMQ_QUEUE.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many messages.")
+    ] = None,
+    parse_json: Annotated[
+        bool, typer.Option("--parse", help="Messages are JSON: make the value the payload.")
+    ] = False,
+    keep_receive_count: Annotated[
+        bool, typer.Option("--keep-receive-count", help="Receives so far count as attempts.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move every visible message of an RSMQ queue to a queue of ours, oldest first."""
+    from airflow_provider_chasqui.rsmq.bridge import migrate_from_rsmq
+    from airflow_provider_chasqui.rsmq.client import RsmqClient
+
+    target: RedisTarget = server.target if source_url is None else from_url(source_url)
+    with server.open_queue(queue_name) as opened, RsmqClient(target, namespace=namespace) as rsmq:
+        moved = migrate_from_rsmq(
+            qname, opened, rsmq, job_name=job_name, max_messages=limit, keep_receive_count=keep_receive_count,
+            convert=_json_or_text if parse_json else None,
+        )  # fmt: skip
+    if as_json:
+        output.print_json({"source": qname, "queue": queue_name, **asdict(moved)})
+        return
+    output.print_line(f"moved {moved.moved} messages from {qname!r} to {queue_name!r}")
+    output.print_nonzero_counts(
+        (moved.duplicates, "had arrived before"),
+        (moved.dropped, "had no body and were dropped"),
+        (moved.dead_lettered, "could not become jobs and are letters now"),
+    )

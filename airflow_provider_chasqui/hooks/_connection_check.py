@@ -1,0 +1,109 @@
+"""Is this server fit for queues? Asked with commands that change nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from airflow_provider_chasqui.core.command import Arg, as_raw, redis_command
+from airflow_provider_chasqui.core.errors import ChasquiError, PermissionDenied
+
+if TYPE_CHECKING:
+    from airflow_provider_chasqui.queue import Queue
+
+_UNKNOWN_SCRIPT_SHA = "0" * 40
+
+
+def permission_probes(hash_tag: str) -> list[tuple[Arg, ...]]:
+    """One command for every right that a queue needs; the key does not exist and is not made."""
+    key = f"{hash_tag}:probe"
+    return [
+        ("XADD", key, "NOMKSTREAM", "*", "d", "x"),
+        ("XLEN", key),
+        ("XRANGE", key, "-", "+", "COUNT", 1),
+        ("XREVRANGE", key, "+", "-", "COUNT", 1),
+        ("XREAD", "COUNT", 1, "STREAMS", key, "0"),
+        ("XREADGROUP", "GROUP", "g", "c", "COUNT", 1, "STREAMS", key, ">"),
+        ("XGROUP", "CREATE", key, "g", "0"),
+        ("XINFO", "STREAM", key),
+        ("XINFO", "GROUPS", key),
+        ("XINFO", "CONSUMERS", key, "g"),
+        ("XPENDING", key, "g"),
+        ("XCLAIM", key, "g", "c", 0, "0-1"),
+        ("XACK", key, "g", "0-1"),
+        ("XDEL", key, "0-1"),
+        ("ZADD", key, "XX", 0, "m"),
+        ("ZREM", key, "m"),
+        ("ZRANGE", key, 0, 0),
+        ("ZSCORE", key, "m"),
+        ("ZCARD", key),
+        ("HGETALL", key),
+        ("GET", key),
+        ("SET", key, "x", "XX"),
+        ("DEL", key),
+        ("EXISTS", key),
+        ("PEXPIRE", key, 1),
+        ("GETBIT", key, 0),
+        ("BITCOUNT", key),
+        ("EVALSHA", _UNKNOWN_SCRIPT_SHA, 0),
+        ("SCRIPT", "LOAD", "return 1"),
+    ]
+
+
+def check_connection(queue: Queue, server_name: str) -> str:
+    """Return one line about the server, or raise the error that says what to fix."""
+    dialect = queue.dialect()
+    refused = [
+        args for args in permission_probes(queue.keys.hash_tag) if not _is_allowed(queue, args)
+    ]
+    if refused:
+        names = sorted({_command_name(args) for args in refused})
+        grants = " ".join(f"+{name.lower().replace(' ', '|')}" for name in names)
+        raise PermissionDenied(
+            f"the login works, but this user may not run {', '.join(names)} on the keys of a "
+            f"queue; grant them: ACL SETUSER <user> ~{{chasqui:*}}* {grants}"
+        )
+    version, policy = _server_info(queue)
+    line = f"Connected to {server_name}: {version}, {dialect} dialect, all rights are there."
+    if policy.startswith(("allkeys", "volatile")):
+        line += (
+            f" Warning: its maxmemory-policy is {policy}, so it may throw jobs away when memory "
+            "is short; set it to noeviction."
+        )
+    return line
+
+
+def _command_name(args: tuple[Arg, ...]) -> str:
+    words = [str(args[0])]
+    if args[0] in ("XGROUP", "XINFO", "SCRIPT"):
+        words.append(str(args[1]))
+    return " ".join(words)
+
+
+def _is_allowed(queue: Queue, args: tuple[Arg, ...]) -> bool:
+    try:
+        queue.client.execute(redis_command(*args, parse=as_raw))
+    except PermissionDenied:
+        return False
+    except ChasquiError as problem:
+        # "No such key" and "no such group" are the expected answers: the right is there.
+        if problem.code == "CMQ-001" and "answered" not in problem.message:
+            raise
+    return True
+
+
+def _server_info(queue: Queue) -> tuple[str, str]:
+    """The server's version and eviction policy; managed servers may hide both."""
+    try:
+        info: bytes = queue.client.execute(redis_command("INFO", parse=as_raw))
+    except ChasquiError:
+        return "a server that hides its version", ""
+    text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
+    valkey = re.search(r"^valkey_version:(\S+)", text, re.M)
+    redis = re.search(r"^redis_version:(\S+)", text, re.M)
+    policy = re.search(r"^maxmemory_policy:(\S+)", text, re.M)
+    if valkey:
+        version = f"Valkey {valkey[1]}"
+    else:
+        version = f"Redis {redis[1]}" if redis else "an unnamed server"
+    return version, policy[1] if policy else ""

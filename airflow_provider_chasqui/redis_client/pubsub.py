@@ -1,0 +1,66 @@
+"""Listening to a channel; for those who would else have to ask again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Self
+
+from redis.exceptions import ResponseError
+
+from airflow_provider_chasqui.core.resp import encode_command
+from airflow_provider_chasqui.redis_client.connection_pool import AsyncConnectionManager
+from airflow_provider_chasqui.redis_client.error_mapping import CONNECTION_ERRORS
+
+_RECONNECT_DELAY = 1.0
+
+
+class ChannelSubscriber:
+    """Hears that something was said on a channel, on a connection of its own.
+
+    What is said while nobody listens is lost, so beginning to listen counts as having heard: the
+    caller looks once more, and sees what came before.
+    """
+
+    def __init__(self, connection_manager: AsyncConnectionManager, hash_tag: str, channel: str):
+        self._connection_manager = connection_manager
+        self._hash_tag = hash_tag
+        self._channel = channel
+        self._notified = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait until something is heard, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._notified.wait()
+        heard = self._notified.is_set()
+        self._notified.clear()
+        return heard
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(*CONNECTION_ERRORS, ResponseError):
+                await self._subscribe()
+            await asyncio.sleep(_RECONNECT_DELAY)
+
+    async def _subscribe(self) -> None:
+        pool = await self._connection_manager.pool_for_tag(self._hash_tag)
+        connection: Any = await pool.get_connection()
+        try:
+            await connection.send(encode_command(("SUBSCRIBE", self._channel)))
+            while await connection.read_response():
+                self._notified.set()
+        finally:
+            await connection.disconnect(nowait=True)
+            await pool.release(connection)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task

@@ -1,5 +1,0 @@
-local function lease_forget(held, owners, grants, id)
-  redis.call('ZREM', held, id)
-  redis.call('HDEL', owners, id)
-  redis.call('HDEL', grants, id)
-end

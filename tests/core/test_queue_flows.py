@@ -1,0 +1,229 @@
+"""Every bad request is refused with a sentence and a code before anything is sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_chasqui.core.chunking import chunked
+from airflow_provider_chasqui.core.command import DialectCommand
+from airflow_provider_chasqui.core.config import QueueConfig
+from airflow_provider_chasqui.core.cron import Every
+from airflow_provider_chasqui.core.errors import (
+    ChasquiError,
+    ConnectionFailed,
+    EncodeError,
+    InvalidArgument,
+    PayloadTooLarge,
+)
+from airflow_provider_chasqui.core.job import NewJob
+from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.queue_flows import QueueFlows
+from airflow_provider_chasqui.core.repeat import SKIP, fire_all
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
+
+NOW = 1_800_000_000_000
+SECOND = timedelta(seconds=1)
+
+
+def plan(**config: Any) -> QueueFlows:
+    return QueueFlows(Keys("q"), QueueConfig(**config), lambda: NOW)
+
+
+def add(**job: Any) -> Any:
+    return lambda: plan().add(NewJob(**job))
+
+
+def repeat(**changes: Any) -> Any:
+    given: dict[str, Any] = {
+        "payload": 1,
+        "schedule": Every(1000),
+        "job_name": "",
+        "key": None,
+        "limit": None,
+        "start": None,
+        "end": None,
+        "missed": SKIP,
+    }
+    return lambda: plan().repeat(**(given | changes))
+
+
+BAD: dict[str, tuple[type[ChasquiError], Any]] = {
+    "payload": (EncodeError, add(payload=object())),
+    "too large": (PayloadTooLarge, lambda: plan(max_payload_bytes=100).add(NewJob("x" * 100))),
+    "name too long": (InvalidArgument, add(name="é" * 129)),
+    "name of bytes": (InvalidArgument, add(name=b"x")),
+    "half a character in the name": (InvalidArgument, add(name="\ud800")),
+    "blank id": (InvalidArgument, add(id=" ")),
+    "id of bytes": (InvalidArgument, add(id=b"x")),
+    "half a character in the id": (InvalidArgument, add(id="a\udfff")),
+    "id of a batch": (InvalidArgument, add(id="batch:b:0:1")),
+    "delay and at": (InvalidArgument, add(delay=SECOND, at=datetime(2030, 1, 1, tzinfo=UTC))),
+    "delay as a number": (InvalidArgument, add(delay=5)),
+    "negative delay": (InvalidArgument, add(delay=-SECOND)),
+    "endless delay": (InvalidArgument, add(delay=timedelta.max)),
+    "delay over the cap": (InvalidArgument, add(delay=timedelta(days=30, seconds=1))),
+    "at over the cap": (InvalidArgument, add(at=datetime.max)),
+    "at as text": (InvalidArgument, add(at="tomorrow")),
+    "unique without an id": (InvalidArgument, add(unique=SECOND)),
+    "unique for no time": (InvalidArgument, add(id="x", unique=timedelta(0))),
+    "unique as a number": (InvalidArgument, add(id="x", unique=5)),
+    "retry as a number": (InvalidArgument, add(retry=3)),
+    "unknown backoff": (InvalidArgument, add(retry=RetryPolicy(3, Backoff("linear", 1)))),
+    "multiplier 0": (InvalidArgument, add(retry=RetryPolicy(3, Backoff("fixed", 1, None, 0)))),
+    "endless multiplier": (
+        InvalidArgument,
+        add(retry=RetryPolicy(3, Backoff("fixed", 1, None, float("inf")))),
+    ),
+    "unknown field": (InvalidArgument, lambda: plan().add_many([{"payload": 1, "priority": 3}])),
+    "not a job": (InvalidArgument, lambda: plan().add_many([5])),
+    "not jobs": (InvalidArgument, lambda: plan().add_many(5)),
+    "one bad job of many": (EncodeError, lambda: plan().add_many([NewJob(1), NewJob({1})])),
+    "batch id": (InvalidArgument, lambda: plan().add_batch([1], "a:b", {})),
+    "batch id of bytes": (InvalidArgument, lambda: plan().add_batch([1], b"x", {})),
+    "batch payload": (EncodeError, lambda: plan().add_batch([1, object()], "b", {})),
+    "batch option": (InvalidArgument, lambda: plan().add_batch([1], "b", {"unique": SECOND})),
+    "batch life": (InvalidArgument, lambda: plan().add_batch([1], "b", {"life": -SECOND})),
+    "batch life as a number": (InvalidArgument, lambda: plan().add_batch([1], "b", {"life": 5})),
+    "batch retry": (InvalidArgument, lambda: plan().add_batch([1], "b", {"retry": 3})),
+    "batch source": (InvalidArgument, lambda: plan().add_batch([1], "b", {"source": None})),
+    "part below 0": (InvalidArgument, lambda: plan().add_part("b", -1, [1], 0, {})),
+    "part too high": (InvalidArgument, lambda: plan().add_part("b", 100_000, [1], 0, {})),
+    "first below 0": (InvalidArgument, lambda: plan().add_part("b", 0, [1], -1, {})),
+    "index too high": (InvalidArgument, lambda: plan().add_part("b", 0, [1, 2], 2**32 - 1, {})),
+    "total below 0": (InvalidArgument, lambda: plan().finalize_batch("b", -1, 1, {})),
+    "too many parts": (InvalidArgument, lambda: plan().finalize_batch("b", 1, 10**9, {})),
+    "reschedule to when": (InvalidArgument, lambda: plan().reschedule("x", None, None)),
+    "reschedule over the cap": (
+        InvalidArgument,
+        lambda: plan().reschedule("x", timedelta(days=31), None),
+    ),
+    "unknown filter": (
+        InvalidArgument,
+        lambda: plan().replay(None, None, False, {"colour": "red"}),
+    ),
+    "one id as ids": (InvalidArgument, lambda: plan().purge(None, False, {"ids": "1-0"})),
+    "age as a number": (InvalidArgument, lambda: plan().purge(None, False, {"older_than": 5})),
+    "budget 0": (InvalidArgument, lambda: plan().replay(None, 0, False, {})),
+    "limit below 0": (InvalidArgument, lambda: plan().replay(-1, None, False, {})),
+    "purge limit below 0": (InvalidArgument, lambda: plan().purge(-1, False, {})),
+    "letters below 0": (InvalidArgument, lambda: plan().dead_letters(-1, None, False, {})),
+    "dead below 0": (InvalidArgument, lambda: plan().failed_jobs("b", -1)),
+    "wait as a number": (InvalidArgument, lambda: plan().wait("x", 5)),
+    "repeat payload": (EncodeError, repeat(payload=object())),
+    "repeat too large": (PayloadTooLarge, repeat(payload="x" * 2**20)),
+    "repeat name": (InvalidArgument, repeat(name="x" * 257)),
+    "repeat schedule": (InvalidArgument, repeat(schedule="* * * * *")),
+    "repeat limit": (InvalidArgument, repeat(limit=-1)),
+    "repeat limit as text": (InvalidArgument, repeat(limit="3")),
+    "repeat start": (InvalidArgument, repeat(start=5)),
+    "repeat end in the past": (InvalidArgument, repeat(end=datetime(2020, 1, 1))),
+    "repeat blank key": (InvalidArgument, repeat(key=" ")),
+    "repeat key of bytes": (InvalidArgument, repeat(key=b"k")),
+    "repeat missed": (InvalidArgument, repeat(misfire="skip")),
+}
+
+
+@pytest.mark.parametrize(("kind", "ask"), BAD.values(), ids=BAD.keys())
+def test_a_bad_request_is_refused_before_anything_is_sent(kind, ask):
+    codes = {InvalidArgument: "CMQ-004", EncodeError: "CMQ-002", PayloadTooLarge: "CMQ-023"}
+    with pytest.raises(kind) as told:
+        next(ask())
+    assert type(told.value) is kind
+    assert told.value.code == codes[kind]
+    assert str(told.value).startswith(f"[{codes[kind]}] ")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Keys(""),
+        lambda: Keys("  "),
+        lambda: Keys("a{b"),
+        lambda: Keys("a}b"),
+        lambda: Keys(None),
+        lambda: Keys("\ud800"),
+        lambda: QueueConfig(max_len=0),
+        lambda: QueueConfig(max_payload_bytes=0),
+        lambda: QueueConfig(max_delay=-SECOND),
+        lambda: QueueConfig(max_replays=0),
+        lambda: QueueConfig(group=""),
+        lambda: fire_all(0),
+        lambda: fire_all(2**32),
+    ],
+)
+def test_bad_settings_are_refused(make):
+    with pytest.raises(InvalidArgument):
+        make()
+
+
+def test_the_limits_themselves_are_allowed():
+    for job in (
+        NewJob(job_name="é" * 128),
+        NewJob(delay=timedelta(days=30, milliseconds=999)),
+        NewJob(run_at=datetime(1970, 1, 1)),
+        NewJob(job_id="x", dedup_ttl=timedelta(milliseconds=1)),
+        NewJob(retry=RetryPolicy(0, Backoff("fixed", 0))),
+    ):
+        assert next(plan().add(job))
+
+
+def steps(flow: Any, answers: Any) -> list[Any]:
+    """Run a flow against canned answers and return the steps that it took."""
+    taken = []
+    try:
+        step = next(flow)
+        while True:
+            taken.append(step)
+            answer = answers(step)
+            step = flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
+    except StopIteration:
+        return taken
+
+
+def test_ten_thousand_jobs_of_every_kind_are_one_pipeline():
+    jobs = [NewJob(i, delay=SECOND if i % 2 else None) for i in range(10_000)]
+    [pipeline] = steps(plan().add_many(jobs), lambda step: [[True] * _jobs(op) for op in step])
+    assert len(pipeline) == 40
+
+
+def _jobs(op: Any) -> int:
+    op = op.native if isinstance(op, DialectCommand) else op
+    if op.script is None:
+        return 1
+    return (len(op.args) - 2) // 3 if op.script == "add" else (len(op.args) - 1) // 4
+
+
+def test_large_jobs_travel_in_small_pieces():
+    jobs = [NewJob("x" * 900_000) for _ in range(40)]
+    taken = steps(plan().add_many(jobs), lambda step: [[True] * _jobs(op) for op in step])
+    sizes = [sum(len(arg) for op in step for arg in _args(op)) for step in taken]
+    assert len(taken) > 1
+    assert max(sizes) < 17 * 1024 * 1024
+
+
+def _args(op: Any) -> list[bytes]:
+    op = op.native if isinstance(op, DialectCommand) else op
+    return [arg for arg in op.args if isinstance(arg, bytes)]
+
+
+def test_an_event_that_cannot_be_written_does_not_fail_the_add():
+    flow = plan(emit_enqueue_events=True).add(NewJob(1, job_id="x"))
+    next(flow)
+    announcement = flow.send([[True]])
+    assert announcement.script == "emit"
+    with pytest.raises(StopIteration) as done:
+        flow.throw(ConnectionFailed("gone"))
+    assert done.value.value == ("x", True)
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 7), st.integers(1, 100))
+def test_pieces_leave_nothing_out_and_keep_to_their_size(items, most, most_bytes):
+    runs = list(chunked(items, lambda item: item, most, most_bytes))
+    assert [item for run in runs for item in run] == items
+    assert all(run for run in runs)
+    assert all(len(run) <= most and (sum(run) <= most_bytes or len(run) == 1) for run in runs)

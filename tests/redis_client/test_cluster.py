@@ -1,0 +1,276 @@
+"""Redis Cluster: three masters, slots on the move, and a node that dies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.errors import ConnectionFailed
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
+from airflow_provider_chasqui.redis_client.target import from_url
+from tests.redis_client.conftest import Open, admin
+from tests.support.servers import RedisServer
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+
+SHARES = [(0, 5460), (5461, 10922), (10923, 16383)]
+
+
+@dataclass
+class Cluster:
+    nodes: list[RedisServer]
+
+    def url(self, **options: object) -> str:
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in self.nodes[:2])
+        query = "&".join(f"{key}={value}" for key, value in options.items())
+        return f"redis+cluster://{hosts}/?{query}"
+
+    def id_of(self, node: RedisServer) -> str:
+        with admin(node) as client:
+            raw = client.execute_command("CLUSTER", "MYID")
+        return raw.decode() if isinstance(raw, bytes) else str(raw)
+
+    def owner(self, queue: str) -> RedisServer:
+        """The node that holds a queue, by asking the first one that answers."""
+        give_up_at = time.monotonic() + 15
+        while time.monotonic() < give_up_at:  # for a moment after a change no node may be sure
+            for each in self.nodes:
+                if not each.alive:
+                    continue
+                with admin(each) as client:
+                    try:
+                        client.execute_command("EXISTS", f"{{chasqui:{queue}}}:stream")
+                        return each
+                    except redis.ResponseError:
+                        continue
+            time.sleep(0.05)
+        raise AssertionError("nobody holds the queue")
+
+    def length(self, queue: str) -> int:
+        with admin(self.owner(queue)) as client:
+            return int(client.xlen(f"{{chasqui:{queue}}}:stream"))
+
+
+def _until(condition: object, what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@contextmanager
+def started(binary: Path, replicas: int = 0) -> Iterator[Cluster]:
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
+    options += ("--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
+    options += ("--cluster-replica-validity-factor", "0")
+    nodes: list[RedisServer] = []
+    try:
+        while len(nodes) < 3 + replicas:
+            nodes.append(RedisServer.start(binary, *options))
+        for number, (first, last) in enumerate(SHARES):
+            with admin(nodes[number]) as client:
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node in nodes[1:]:
+            with admin(nodes[0]) as client:
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
+        cluster = Cluster(nodes)
+        for node in nodes:
+            _until(lambda node=node: _knows(node, len(nodes)), "the nodes do not meet")
+        for number, replica in enumerate(nodes[3:]):
+            with admin(replica) as client:
+                client.execute_command("CLUSTER", "REPLICATE", cluster.id_of(nodes[number]))
+            _until(lambda replica=replica: _follows(replica), "the replica does not follow")
+        yield cluster
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def _knows(node: RedisServer, count: int) -> bool:
+    with admin(node) as client:
+        client.set_response_callback("CLUSTER INFO", bytes)
+        info = client.execute_command("CLUSTER INFO")
+    return b"cluster_state:ok" in info and b"cluster_known_nodes:%d\r" % count in info
+
+
+def _follows(node: RedisServer) -> bool:
+    with admin(node) as client:
+        return bool(client.info("replication").get("master_link_status") == "up")
+
+
+@pytest.fixture(scope="module")
+def cluster(redis86_binary: Path) -> Iterator[Cluster]:
+    with started(redis86_binary) as made:
+        yield made
+
+
+def test_queues_spread_over_the_nodes(cluster: Cluster, queue_name: str) -> None:
+    link = ConnectionManager(from_url(cluster.url()))
+    names = [f"{queue_name}-{number}" for number in range(12)]
+    for name in names:
+        with Queue(name, link) as queue:
+            queue.add_many([{"payload": n} for n in range(5)])
+            assert queue.depth().waiting == 5
+    assert {cluster.owner(name).port for name in names} == {each.port for each in cluster.nodes}
+    link.close()
+
+
+def test_every_verb_keeps_to_one_slot(open_queue: Open, cluster: Cluster, queue_name: str) -> None:
+    queue = open_queue(queue_name, cluster.url())
+    hour = timedelta(hours=1)
+    assert queue.dialect() == "native"
+    job = queue.add({"a": 1}, job_name="n")
+    assert queue.add(1, job_id="u", dedup_ttl=hour).fresh
+    assert not queue.add(1, job_id="u", dedup_ttl=hour).fresh
+    assert (
+        len(queue.add_many([{"payload": n, "job_id": f"d{n}", "delay": hour} for n in range(9)]))
+        == 9
+    )
+    assert queue.cancel("d0") == "cancelled"
+    assert queue.reschedule("d1", delay=hour)
+    batch = queue.add_batch(range(3000), batch_id="b")
+    assert queue.add_batch(range(3000), batch_id="b") == batch
+    assert queue.batch_progress("b").sent == 3000
+    assert queue.job_status(job.id).state == "waiting"
+    assert queue.depth().waiting == 3002
+    assert queue.depth().delayed == 8
+
+
+def test_threads_spread_over_the_cluster(cluster: Cluster, queue_name: str) -> None:
+    link = ConnectionManager(from_url(cluster.url()))
+
+    def work(number: int) -> int:
+        with Queue(f"{queue_name}-{number}", link) as queue:
+            for turn in range(20):
+                queue.add(turn)
+            return queue.depth().waiting
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(16))) == [20] * 16
+    link.close()
+
+
+def test_a_slot_on_the_move(open_queue: Open, cluster: Cluster, queue_name: str) -> None:
+    queue = open_queue(queue_name, cluster.url(retries=30))
+    queue.add_batch(range(500), batch_id="before")
+    slot = key_slot(queue.keys.hash_tag.encode())
+    old = cluster.owner(queue_name)
+    new = next(each for each in cluster.nodes if each.port != old.port)
+    with admin(old) as source, admin(new) as sink:
+        sink.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(old))
+        source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(new))
+        # The stream is still at the old node, a key that is new goes to the other (ASK) ...
+        queue.add(1)
+        queue.run(redis_command("SET", queue.keys.result("x"), b"\x07", "EX", 60, parse=as_raw))
+        assert queue.result("x") == 7
+        assert sink.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) == 1
+        # ... and a call that needs keys of both waits until the move is done (TRYAGAIN).
+        done = threading.Event()
+
+        def move() -> None:
+            time.sleep(0.3)
+            while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+                source.execute_command("MIGRATE", "127.0.0.1", new.port, "", 0, 5000, "KEYS", *keys)
+            for each in (sink, source):
+                each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
+            done.set()
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        queue.add_batch(range(500, 1000), batch_id="during")
+        assert done.wait(20)
+        mover.join()
+    # The slot is elsewhere now (MOVED).
+    queue.add(2)
+    queue.add_batch(range(500), batch_id="after")
+    assert cluster.owner(queue_name).port == new.port
+    assert cluster.length(queue_name) == 500 + 1 + 500 + 1 + 500
+    assert queue.result("x") == 7
+
+
+def test_a_slot_moved_in_one_piece(open_queue: Open, cluster: Cluster, queue_name: str) -> None:
+    queue = open_queue(queue_name, cluster.url(retries=30))
+    slot = key_slot(queue.keys.hash_tag.encode())
+    queue.add(0)
+    old = cluster.owner(queue_name)
+    new = next(each for each in cluster.nodes if each.port != old.port)
+    with admin(new) as client:
+        client.execute_command("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+    added = 1
+    deadline = time.monotonic() + 30
+    while cluster.owner(queue_name).port == old.port:
+        assert time.monotonic() < deadline
+        queue.add(added)
+        queue.add_many([{"payload": n} for n in range(300)])
+        added += 301
+    queue.add(added)
+    assert cluster.length(queue_name) == added + 1
+
+
+def test_a_stale_map_is_asked_for_again(cluster: Cluster, queue_name: str) -> None:
+    with Queue(queue_name, cluster.url()) as ours, Queue(queue_name, cluster.url()) as theirs:
+        ours.add(0)
+        theirs.add(0)
+        slot = key_slot(ours.keys.hash_tag.encode())
+        old = cluster.owner(queue_name)
+        new = next(each for each in cluster.nodes if each.port != old.port)
+        with admin(old) as source, admin(new) as sink:
+            sink.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(old))
+            source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(new))
+            while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+                source.execute_command("MIGRATE", "127.0.0.1", new.port, "", 0, 5000, "KEYS", *keys)
+            for each in (sink, source):
+                each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
+        for queue in (ours, theirs):
+            queue.add(1)
+            queue.add_many([{"payload": n} for n in range(600)])
+        assert cluster.length(queue_name) == 2 + 2 * 601
+
+
+@pytest.mark.parametrize("replicas", [0, 3], ids=["without a replica", "with a replica"])
+def test_a_node_dies(
+    open_queue: Open, redis86_binary: Path, queue_name: str, replicas: int
+) -> None:
+    with started(redis86_binary, replicas) as cluster:
+        # The node that dies is also the first one that the URL names.
+        name = next(
+            f"{queue_name}-{n}" for n in range(99)
+            if cluster.owner(f"{queue_name}-{n}").port == cluster.nodes[0].port
+        )  # fmt: skip
+        queue = open_queue(name, cluster.url(retries=30 if replicas else 3, timeout=2))
+        queue.add_many([{"payload": n} for n in range(100)])
+        with admin(cluster.nodes[0]) as client:
+            if replicas:
+                assert client.execute_command("WAIT", 1, 5000) == 1
+        cluster.nodes[0].kill()
+        if replicas:
+            queue.add(100)
+            queue.add_batch(range(300), batch_id="b")
+            assert queue.depth().waiting == 401
+        else:
+            with pytest.raises(ConnectionFailed) as caught:
+                queue.add(100)
+            assert str(caught.value).startswith("[CMQ-001]")
+            # The other nodes are well, and so are their queues.
+            other = next(
+                f"{queue_name}-o{n}" for n in range(99)
+                if _slot_of(f"{queue_name}-o{n}") > SHARES[0][1]
+            )  # fmt: skip
+            assert open_queue(other, cluster.url(retries=30)).add(1).fresh
+
+
+def _slot_of(queue: str) -> int:
+    return int(key_slot(f"{{chasqui:{queue}}}".encode()))

