@@ -165,11 +165,11 @@ async def _record_depth(queue: AsyncQueue, consumer: Consumer) -> None:
     oldest_ms = depth.oldest_entry_ms
     for key, value in {
         "waiting": depth.waiting,
-        "pending": depth.running,
-        "later": depth.delayed,
+        "queue_running": depth.running,
+        "queue_delayed": depth.delayed,
         "dead": depth.dead,
         "lag": depth.lag,
-        "oldest_s": 0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
+        "oldest_entry_age_s": 0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
         "consumers": depth.consumers,
     }.items():
         if value is not None:

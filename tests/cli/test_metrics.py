@@ -51,7 +51,7 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
             metrics.record_run("mail", 0.25, ok=True)
         metrics.record_run("mail", 1.0, ok=False)
         metrics.dead_lettered["unrecoverable", "mail"] += runs
-        metrics.counts["settled"] += 10
+        metrics.counts["acked"] += 10
         metrics.record_backoff("mail", 2.0)
         metrics.read_sizes.observe(7)
         metrics.gauges["running"] = runs
