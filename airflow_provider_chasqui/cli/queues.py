@@ -221,7 +221,7 @@ def list_consumers(
         )
         return
     if not consumers:
-        output.print_line(f"no consumer on {queue_name!r}; start one with: chasqui worker")
+        output.print_line("no consumers; start one with: chasqui worker")
     else:
         columns = [
             Column("consumer"),
