@@ -19,7 +19,7 @@ handlers = Handlers()
 
 @handlers.on("deliver")
 async def deliver(job: Any) -> None:
-    """Deliver a parcel, for the queue `deliveries`. Some attempts fail, some parcels always fail."""
+    """Deliver a parcel, for the queue `deliveries`. Some attempts fail, some parcels always."""
     parcel = job.payload
     await asyncio.sleep(0.3)
     if parcel["street"] is None:
