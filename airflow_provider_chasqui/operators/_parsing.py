@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_chasqui.core import retry
 from airflow_provider_chasqui.core.durations import parse_optional_duration, parse_timestamp
 from airflow_provider_chasqui.core.errors import InvalidArgument
 
@@ -23,16 +22,6 @@ def parse_datetime(value: Any, name: str) -> datetime | None:
     :raises InvalidArgument: if the value is neither.
     """
     return None if value is None else parse_timestamp(value, name)
-
-
-def parse_retry_policy(value: Any, name: str = "job_retry") -> retry.RetryPolicy | None:
-    """Return a retry policy; the forms are those of `core.retry.parse_retry_policy`.
-
-    :param value: the argument, or None for the worker's default.
-    :param name: the name of the argument, for the error message.
-    :raises InvalidArgument: if the value has none of the forms.
-    """
-    return retry.parse_retry_policy(value, name)
 
 
 def parse_json(text: Any, name: str) -> Any:

@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.durations import parse_duration
 from airflow_provider_chasqui.core.errors import InvalidArgument, WaitTimeout
+from airflow_provider_chasqui.core.retry import parse_retry_policy
 from airflow_provider_chasqui.core.validation import require_choice
 from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
@@ -245,7 +246,7 @@ class ChasquiEnqueueOperator(BaseOperator):
             job_name=self.job_name,
             delay=_parsing.parse_duration(self.delay, "delay"),
             run_at=_parsing.parse_datetime(self.run_at, "run_at"),
-            retry=_parsing.parse_retry_policy(self.job_retry),
+            retry=parse_retry_policy(self.job_retry, "job_retry"),
             source=f"airflow:{ti.dag_id}/{ti.run_id}/{ti.task_id}",
         )
 

@@ -22,7 +22,7 @@ from airflow_provider_chasqui.core.errors import (
     InvalidArgument,
     QueueFull,
 )
-from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy, parse_retry_policy
 from airflow_provider_chasqui.operators import _parsing
 from airflow_provider_chasqui.operators._task_identity import derive_id
 from airflow_provider_chasqui.retry_policies import chasqui_retry_policy
@@ -113,7 +113,7 @@ def test_another_value_is_no_duration(value: Any) -> None:
 def test_arguments_are_parsed_from_rendered_templates() -> None:
     new_year = datetime(2026, 1, 1, tzinfo=UTC)
     assert _parsing.parse_datetime("2026-01-01T00:00:00+00:00", "run_at") == new_year
-    assert _parsing.parse_retry_policy(5) == RetryPolicy(5)
+    assert parse_retry_policy(5) == RetryPolicy(5)
     assert _parsing.parse_payloads(iter([1, 2]), "batch") == [1, 2]
     with pytest.raises(InvalidArgument):
         _parsing.parse_payloads({"a": 1}, "batch")
@@ -125,7 +125,7 @@ def test_a_retry_policy_is_a_nested_mapping_or_its_json(as_text: bool) -> None:
         "max_attempts": 3,
         "backoff": {"kind": "exponential", "delay": 0.5, "max_delay": "1m", "jitter": "1s"},
     }
-    policy = _parsing.parse_retry_policy(json.dumps(value) if as_text else value)
+    policy = parse_retry_policy(json.dumps(value) if as_text else value)
     assert policy == RetryPolicy(3, Backoff("exponential", 500, 60_000, None, 1000))
 
 
@@ -142,7 +142,7 @@ def test_a_retry_policy_is_a_nested_mapping_or_its_json(as_text: bool) -> None:
 )
 def test_another_value_is_no_retry_policy(value: Any) -> None:
     with pytest.raises(InvalidArgument, match="job_retry"):
-        _parsing.parse_retry_policy(value)
+        parse_retry_policy(value, "job_retry")
 
 
 @pytest.mark.parametrize(
