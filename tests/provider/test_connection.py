@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,17 @@ from airflow.sdk import Connection
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.cron import Every
-from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.errors import (
+    AuthenticationFailed,
+    ChasquiError,
+    ConnectionFailed,
+    InvalidArgument,
+    KeyTypeMismatch,
+    PermissionDenied,
+    RedisServerError,
+)
 from airflow_provider_chasqui.hooks._connection import parse_connection
+from airflow_provider_chasqui.hooks._connection_check import check_connection
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 from tests.conftest import Server
 from tests.provider.conftest import connect, connection_json
@@ -137,6 +147,39 @@ def test_the_connection_test_reports_the_problem_without_secrets(
     assert not succeeded
     assert message in report
     assert "secret" not in report
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionFailed("the connection was lost"), ConnectionFailed),
+        (AuthenticationFailed("the login was refused"), AuthenticationFailed),
+        (PermissionDenied("no permission"), PermissionDenied),
+        (RedisServerError("NOGROUP no such group"), None),
+        (KeyTypeMismatch("another type"), None),
+    ],
+)
+def test_the_connection_test_fails_by_the_class_of_the_error(
+    error: ChasquiError, expected: type[ChasquiError] | None
+) -> None:
+    """A refused command is a missing permission; any other reply proves the permission."""
+
+    def execute(command: Any) -> Any:
+        if command.args[0] == "XADD":
+            raise error
+        return b""
+
+    queue: Any = SimpleNamespace(
+        dialect=lambda: "native",
+        keys=SimpleNamespace(hash_tag="{chasqui:q}"),
+        client=SimpleNamespace(execute=execute),
+    )
+    if expected is None:
+        assert "all permissions are granted" in check_connection(queue, "redis:6379")
+    else:
+        with pytest.raises(expected) as raised:
+            check_connection(queue, "redis:6379")
+        assert type(raised.value) is expected
 
 
 def test_the_connection_test_works_with_a_client_certificate(
