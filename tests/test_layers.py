@@ -41,7 +41,7 @@ MAY = {
     "engine": FLOOR,
     "spark": FLOOR,  # what is shipped to executors
     "testing": FLOOR,
-    "supervisor": BELOW_AIRFLOW | {"cli"},
+    "supervisor": BELOW_AIRFLOW,
     "cli": BELOW_AIRFLOW | {"supervisor"},
     "plugins": BELOW_AIRFLOW | AIRFLOW | {"spark"},
     "airflow_cli": BELOW_AIRFLOW | AIRFLOW | {"cli"},  # airflow chasqui ...
