@@ -18,7 +18,7 @@ from airflow_provider_chasqui.core.batch import (
 )
 from airflow_provider_chasqui.core.codec import encode_job_name, encode_text
 from airflow_provider_chasqui.core.command import CommandFlow
-from airflow_provider_chasqui.core.commands import batches, delayed, enqueue, events, inspect
+from airflow_provider_chasqui.core.commands import batches, delayed, enqueue, inspect, wait
 from airflow_provider_chasqui.core.commands import dead_letters as dead_letters_commands
 from airflow_provider_chasqui.core.commands import delayed as delayed_commands
 from airflow_provider_chasqui.core.commands.batches import PartOptions
@@ -174,7 +174,7 @@ class QueueFlows:
 
     def wait_batch(self, batch_id: str, timeout: timedelta) -> CommandFlow[BatchProgress]:
         wait_ms = to_ms(timeout) or 0
-        return events.wait_for_batch(self.keys, check_batch_id(batch_id), wait_ms, self.clock)
+        return wait.wait_for_batch(self.keys, check_batch_id(batch_id), wait_ms, self.clock)
 
     def cancel(self, job_id: str) -> CommandFlow[CancelResult]:
         if (yield from delayed.cancel(self.keys, job_id)):
@@ -204,7 +204,7 @@ class QueueFlows:
 
     def wait(self, job_id: str, timeout: timedelta) -> CommandFlow[Any]:
         wait_ms = to_ms(timeout) or 0
-        return events.wait_for_job(self.keys, job_id, self.config.group, wait_ms, self.clock)
+        return wait.wait_for_job(self.keys, job_id, self.config.group, wait_ms, self.clock)
 
     def get_status(self, job_id: str) -> CommandFlow[JobStatus]:
         return inspect.find_job(self.keys, job_id, self.config.group)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_chasqui.core.command import CommandFlow, as_int, as_raw, redis_command
-from airflow_provider_chasqui.core.commands import consumer_group, dead_letters, inspect
+from airflow_provider_chasqui.core.commands import consumer_group, dead_letters, events, inspect
 from airflow_provider_chasqui.core.commands.dead_letters import (
     MAX_SCANNED,
     DeadLetterFilter,
@@ -246,7 +246,7 @@ def test_the_timeline_of_one_job_among_many(queue: Queue) -> None:
             )
     found, after = [], "0-0"
     while after is not None:
-        page = queue.client.execute(inspect.job_events(queue.keys, "me", after, 50))
+        page = queue.client.execute(events.job_events(queue.keys, "me", after, 50))
         found += page.events
         after = page.next_cursor
     assert [event.name for event in found] == ["completed"] * 3

@@ -39,15 +39,15 @@ from airflow_provider_chasqui.core.command import (
     DeferredCommand,
     DialectCommand,
     EncodedArgs,
-    as_int,
     as_raw,
     redis_command,
     script_command,
 )
+from airflow_provider_chasqui.core.commands.events import emit
 from airflow_provider_chasqui.core.config import QueueConfig, WriteConcern
 from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull, ReplicationTimeout
-from airflow_provider_chasqui.core.event import DEFAULT_MAX_EVENTS, EncodedEvent, event_fields
+from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.ids import ProducerCall, UlidGenerator
 from airflow_provider_chasqui.core.job import EnqueueResult, EnqueueResults, NewJob
 from airflow_provider_chasqui.core.job_encoder import EncodedJob
@@ -152,25 +152,6 @@ def emit_enqueue_events(keys: Keys, jobs: Sequence[EncodedJob], now_ms: int) -> 
             delay_ms = job.run_at_ms - now_ms
             events.append(event_fields("delayed", job.job_id, now_ms, name, delay_ms=delay_ms))
     return emit(keys, events)
-
-
-def emit(
-    keys: Keys, events: Sequence[Sequence[Arg]], max_events: int = DEFAULT_MAX_EVENTS
-) -> Command[int]:
-    """Write events, each a flat list of fields and values, in order."""
-    args: list[Arg] = [max_events]
-    for fields in events:
-        args.append(len(fields))
-        args += fields
-    return script_command("emit", as_int, [keys.events], args)
-
-
-def emit_encoded(
-    keys: Keys, events: Sequence[EncodedEvent], max_events: int = DEFAULT_MAX_EVENTS
-) -> Command[int]:
-    """Like `emit`, for events that are packed already."""
-    packed = EncodedArgs(sum(count for count, _ in events), b"".join(data for _, data in events))
-    return script_command("emit", as_int, [keys.events], [max_events, packed])
 
 
 def add_one(
@@ -324,7 +305,7 @@ def add_simple_jobs(
     for window in range(0, len(starts), MAX_PIPELINE_CHUNKS):
         # Made when their turn has come: all that can wait is done while the server works.
         ops = [
-            DeferredCommand("add_plain", partial(chunk, start, call.idempotency_token(number)))
+            DeferredCommand("add_simple_jobs", partial(chunk, start, call.idempotency_token(number)))
             for number, start in enumerate(starts[window : window + MAX_PIPELINE_CHUNKS], window)
         ]
         ids += chain.from_iterable((yield from confirmer.send(ops)))

@@ -27,9 +27,7 @@ from airflow_provider_chasqui.core.command import (
     Command,
     CommandFlow,
     DialectCommand,
-    as_event,
     as_int,
-    as_last_generated_id,
     as_pairs,
     as_raw,
     as_score_ms,
@@ -37,10 +35,10 @@ from airflow_provider_chasqui.core.command import (
     script_command,
 )
 from airflow_provider_chasqui.core.commands import batches, dead_letters, delayed
+from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands.consumer_group import parse_entry
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
 from airflow_provider_chasqui.core.errors import DecodeError
-from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.ids import ulid_timestamp_ms
 from airflow_provider_chasqui.core.job import Job, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
@@ -195,7 +193,7 @@ def _search_dead_letters(keys: Keys, job_id: str, _group: str) -> CommandFlow[Jo
 
 def _search_events(keys: Keys, job_id: str) -> CommandFlow[JobStatus]:
     end = "+"
-    while events := (yield events_newest_first(keys, end)):
+    while events := (yield event_commands.events_newest_first(keys, end)):
         for each in events:
             if each.job_id == job_id and each.name == "completed":
                 return JobStatus("done")
@@ -232,37 +230,6 @@ def save_progress(keys: Keys, values: Mapping[str, bytes]) -> Command[int]:
     args: list[Arg] = [_PROGRESS_TTL_S, *values.values()]
     return script_command(
         "save_progress", as_int, [keys.progress(job_id) for job_id in values], args
-    )
-
-
-def _parse_events(reply: Any) -> list[Event]:
-    return [as_event(raw) for raw in reply]
-
-
-def events_after(keys: Keys, after: str, count: int = PAGE_SIZE) -> Command[list[Event]]:
-    """Events behind the entry `after`, oldest first."""
-    return redis_command(
-        "XRANGE", keys.events, f"({after}", "+", "COUNT", count, parse=_parse_events
-    )
-
-
-def events_newest_first(keys: Keys, end: str, count: int = PAGE_SIZE) -> Command[list[Event]]:
-    """Events newest first."""
-    return redis_command("XREVRANGE", keys.events, end, "-", "COUNT", count, parse=_parse_events)
-
-
-def wait_for_events(keys: Keys, after: str, count: int, block_ms: int) -> Command[list[Event]]:
-    """Events behind the entry `after`; waits for the first one up to `block_ms`."""
-    return redis_command(
-        "XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", keys.events, after,
-        parse=lambda reply: _parse_events(reply[0][1]) if reply else [], block_ms=block_ms,
-    )  # fmt: skip
-
-
-def last_event_id(keys: Keys) -> Command[str]:
-    """The id of the newest event: a place to follow from. "0-0" if there is none."""
-    return redis_command(
-        "XINFO", "STREAM", keys.events, parse=as_last_generated_id, default_if_missing=lambda: "0-0"
     )
 
 
@@ -564,26 +531,6 @@ def entries_added(stream: str) -> Command[int | None]:
 def _parse_entries_added(reply: Any) -> int | None:
     added = dict(as_pairs(reply)).get(b"entries-added")
     return None if added is None else int(added)
-
-
-@dataclass(frozen=True, slots=True)
-class JobEventsPage:
-    """Events of one job among those that were looked at, and where to go on; None at the end."""
-
-    events: list[Event]
-    next_cursor: str | None
-
-
-def job_events(keys: Keys, job_id: str, after: str, count: int) -> Command[JobEventsPage]:
-    """The events of one job among the `count` events behind `after`."""
-    needle = job_id.encode("utf-8", "surrogatepass")
-
-    def read(reply: Any) -> JobEventsPage:
-        hits = [as_event(raw) for raw in reply if needle in raw[1]]
-        last = reply[-1][0].decode() if len(reply) == count else None
-        return JobEventsPage([each for each in hits if each.job_id == job_id], last)
-
-    return redis_command("XRANGE", keys.events, f"({after}", "+", "COUNT", count, parse=read)
 
 
 @dataclass(frozen=True, slots=True)

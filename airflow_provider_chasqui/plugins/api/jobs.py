@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
 from airflow_provider_chasqui.core.command import CommandFlow
 from airflow_provider_chasqui.core.commands import dead_letters, inspect
+from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
 from airflow_provider_chasqui.core.commands.inspect import UNKNOWN, JobStatus, find_job_bounded
 from airflow_provider_chasqui.core.errors import BatchNotFound, ChasquiError, DecodeError
@@ -116,9 +117,9 @@ def _job_events(
     events: list[Event] = []
     after: str | None = f"{since_ms or 0}-0"
     for _ in range(_MAX_EVENT_PAGES):
-        page = yield inspect.job_events(keys, job_id, after or "0-0", _EVENTS_PAGE_SIZE)
+        page = yield event_commands.job_events(keys, job_id, after or "0-0", _EVENTS_PAGE_SIZE)
         events += page.events
-        after = page.after
+        after = page.next_cursor
         if after is None or len(events) >= _MAX_EVENTS:
             break
     return events[:_MAX_EVENTS], after is not None
