@@ -66,6 +66,15 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "states": ["dead", "waiting", "dead", "dead", "dead"],
         "wait for a dead job": "CMQ-305",
     },
+    "process_dead_letters_by_page": {
+        "page 0": DeadLetterReport(matched=2, affected=2),
+        "page 1": DeadLetterReport(matched=1, affected=1),
+        "remaining": ["y", "y", "x", "x"],
+        "replay by id": DeadLetterReport(matched=1, affected=1, missing=2),
+        "replay by id again": DeadLetterReport(missing=3),
+        "no ids": DeadLetterReport(),
+        "limit 0": DeadLetterReport(),
+    },
     "claim_entries_of_a_dead_worker": {
         "payloads and previous deliveries": [(0, 1), (1, 1), (2, 1)],
         "the dead worker renews its claims": [False, False, False],

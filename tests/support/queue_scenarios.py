@@ -15,8 +15,9 @@ from typing import Any
 
 from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_job
 from airflow_provider_chasqui.core.command import as_raw, redis_command
-from airflow_provider_chasqui.core.commands import consumer_group, delayed
+from airflow_provider_chasqui.core.commands import consumer_group, dead_letters, delayed
 from airflow_provider_chasqui.core.commands.consumer_group import Completion, NewDeadLetter
+from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter, PageRange
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.cron import Cron, Every
 from airflow_provider_chasqui.core.errors import BatchConflict, JobFailed, QueueFull, WaitTimeout
@@ -290,6 +291,36 @@ def process_dead_letters(queue: Queue) -> Results:
     return results
 
 
+def process_dead_letters_by_page(queue: Queue) -> Results:
+    """Purge the three `x` of five dead letters, two per page."""
+    for i, name in enumerate(["x", "y", "x", "x", "y"]):
+        queue.add(i, job_id=f"j{i}", job_name=name)
+    move_to_dlq(queue, read(queue))
+    results: Results = []
+    page_range: PageRange | None = PageRange()
+    while page_range is not None:
+        page = queue.client.run_flow(
+            dead_letters.purge_page(
+                queue.keys, DeadLetterFilter(job_name="x"), page_range, dry_run=False, limit=2
+            )
+        )
+        results.append((f"page {len(results)}", page.report))
+        page_range = page.next_range
+        # A dead letter that is written during the operation is not part of it.
+        queue.add(len(results), job_name="x")
+        move_to_dlq(queue, read(queue))
+    remaining = queue.dead_letters()
+    ids = [remaining[0].id, "1-1", "not an id"]
+    return [
+        *results,
+        ("remaining", [dead_letter.job_name for dead_letter in remaining]),
+        ("replay by id", queue.replay_dead_letters(ids=ids)),
+        ("replay by id again", queue.replay_dead_letters(ids=ids)),
+        ("no ids", queue.replay_dead_letters(ids=[])),
+        ("limit 0", queue.purge_dead_letters(limit=0)),
+    ]
+
+
 def _add_entry(queue: Queue, key: str, *fields: Any) -> Any:
     return redis_command("XADD", f"{queue.keys.hash_tag}:{key}", "*", *fields, parse=as_raw)
 
@@ -364,6 +395,7 @@ SCENARIOS: list[Scenario] = [
     acknowledge_jobs,
     retry_jobs,
     process_dead_letters,
+    process_dead_letters_by_page,
     run_repeats,
     claim_entries_of_a_dead_worker,
 ]
