@@ -337,10 +337,10 @@ def run_repeats(queue: Queue) -> Results:
     results: Results = [
         ("create every minute", upsert_tick()),
         ("create nightly", queue.repeat(None, nightly, job_name="nightly")),
-        ("create every second", queue.repeat(1, Every(1000), key="gone")),
+        ("create every second", queue.repeat(1, Every(1000), key="removed")),
         ("replace every minute", upsert_tick()),
-        ("delete", queue.delete_repeat("gone")),
-        ("delete again", queue.delete_repeat("gone")),
+        ("delete", queue.delete_repeat("removed")),
+        ("delete again", queue.delete_repeat("removed")),
     ]
     for late_ms in (60_000, 1_800_000):
         tick = find_tick()
