@@ -16,6 +16,7 @@ from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.batch import Batch, BatchProgress
 from airflow_provider_chasqui.core.commands import consumer_group, inspect, watchers
 from airflow_provider_chasqui.core.commands import delayed as repeating
+from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands.consumer_group import ConsumerStatus
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterReport
 from airflow_provider_chasqui.core.commands.inspect import Depth, JobStatus
@@ -212,11 +213,11 @@ class Queue:
 
     def events(self, *, after: str = "0-0", limit: int = 1000) -> list[Event]:
         """Return events behind the entry `after`, oldest first."""
-        return self._client.execute(inspect.events_after(self.keys, after, limit))
+        return self._client.execute(event_commands.events_after(self.keys, after, limit))
 
     def last_event_id(self) -> str:
         """Return the id of the newest event: a place to follow from."""
-        return self._client.execute(inspect.last_event_id(self.keys))
+        return self._client.execute(event_commands.last_event_id(self.keys))
 
     def dead_letters(
         self,
@@ -451,11 +452,11 @@ class AsyncQueue:
 
     async def events(self, *, after: str = "0-0", limit: int = 1000) -> list[Event]:
         """Return events behind the entry `after`, oldest first."""
-        return await self._client.execute(inspect.events_after(self.keys, after, limit))
+        return await self._client.execute(event_commands.events_after(self.keys, after, limit))
 
     async def last_event_id(self) -> str:
         """Return the id of the newest event: a place to follow from."""
-        return await self._client.execute(inspect.last_event_id(self.keys))
+        return await self._client.execute(event_commands.last_event_id(self.keys))
 
     async def dead_letters(
         self,

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_envelope
 from airflow_provider_chasqui.core.commands import dead_letters, delayed
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
-from airflow_provider_chasqui.core.commands.enqueue import emit
+from airflow_provider_chasqui.core.commands.events import emit
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import (
     BatchNotFound,

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_chasqui.core.codec import encode_job, encode_job_name
 from airflow_provider_chasqui.core.command import Command, CommandFlow
-from airflow_provider_chasqui.core.commands import delayed, enqueue, leases
+from airflow_provider_chasqui.core.commands import delayed, events, leases
 from airflow_provider_chasqui.core.commands import leases as leases_commands
 from airflow_provider_chasqui.core.commands.consumer_group import NewDeadLetter, parse_entry
 from airflow_provider_chasqui.core.commands.leases import LeaseReply
@@ -385,4 +385,4 @@ class LeaseFlows:
         ]
         # It is done: an event that cannot be written must not look like a failure.
         with suppress(ChasquiError):
-            yield enqueue.emit(self.keys, told)
+            yield events.emit(self.keys, told)

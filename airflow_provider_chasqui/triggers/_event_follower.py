@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from airflow_provider_chasqui.core.batch import BatchPosition, BatchProgress, parse_batch_job_id
-from airflow_provider_chasqui.core.commands import inspect
+from airflow_provider_chasqui.core.commands import events
 from airflow_provider_chasqui.core.commands.inspect import Depth
 from airflow_provider_chasqui.core.errors import (
     AuthenticationFailed,
@@ -387,7 +387,7 @@ class EventFollower:
     async def _read_events(self, queue: AsyncQueue, recent_events: RecentEvents) -> None:
         block_ms = int(self.intervals.block_timeout * 1000)
         while True:
-            wait = inspect.wait_for_events(queue.keys, self._cursor, _PAGE_SIZE, block_ms)
+            wait = events.wait_for_events(queue.keys, self._cursor, _PAGE_SIZE, block_ms)
             for event in await queue.client.execute(wait):
                 self._cursor = event.entry_id
                 recent_events.add(event)

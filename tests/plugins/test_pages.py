@@ -9,13 +9,13 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_chasqui.core.command import CommandFlow, as_int, as_raw, redis_command
-from airflow_provider_chasqui.core.commands import consumer_group, dead_letters, inspect
+from airflow_provider_chasqui.core.commands import consumer_group, dead_letters, events, inspect
 from airflow_provider_chasqui.core.commands.dead_letters import (
     MAX_SCANNED,
     DeadLetterFilter,
     PageRange,
 )
-from airflow_provider_chasqui.core.commands.inspect import find_job_bounded, sample_throughput
+from airflow_provider_chasqui.core.commands.inspect import find_job, sample_throughput
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
@@ -246,7 +246,7 @@ def test_the_timeline_of_one_job_among_many(queue: Queue) -> None:
             )
     found, after = [], "0-0"
     while after is not None:
-        page = queue.client.execute(inspect.job_events(queue.keys, "me", after, 50))
+        page = queue.client.execute(events.job_events(queue.keys, "me", after, 50))
         found += page.events
         after = page.next_cursor
     assert [event.name for event in found] == ["completed"] * 3
@@ -254,8 +254,8 @@ def test_the_timeline_of_one_job_among_many(queue: Queue) -> None:
 
 def test_a_job_is_found_wherever_it_is(queue: Queue) -> None:
     def state(job_id: str) -> tuple[str, bool]:
-        sought = queue.client.run_flow(find_job_bounded(queue.keys, job_id, "default", None))
-        return sought.status.state, sought.complete
+        status = queue.client.run_flow(find_job(queue.keys, job_id, "default", max_scanned=30_000))
+        return status.state, status.exhaustive
 
     waiting = queue.add(1).job_id
     named = queue.add(2, job_id="mine", delay=timedelta(hours=1)).job_id
@@ -276,9 +276,7 @@ def test_a_job_is_found_wherever_it_is(queue: Queue) -> None:
 def test_seeking_ends_before_the_patience_of_who_asked(queue: Queue) -> None:
     queue.add_batch(range(40_000), batch_id="deep")
     first, last = "batch:deep:0:0", "batch:deep:0:39999"
-    assert (
-        queue.client.run_flow(find_job_bounded(queue.keys, first, "default", None)).status.state
-        == "waiting"
-    )
-    sought = queue.client.run_flow(find_job_bounded(queue.keys, last, "default", None))
-    assert (sought.status.state, sought.complete) == ("unknown", False)
+    status = queue.client.run_flow(find_job(queue.keys, first, "default", max_scanned=30_000))
+    assert status.state == "waiting"
+    status = queue.client.run_flow(find_job(queue.keys, last, "default", max_scanned=30_000))
+    assert (status.state, status.exhaustive) == ("unknown", False)

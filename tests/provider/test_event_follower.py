@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.command import as_int, as_raw, redis_command
 from airflow_provider_chasqui.core.commands import consumer_group
-from airflow_provider_chasqui.core.commands.enqueue import emit
+from airflow_provider_chasqui.core.commands.events import emit
 from airflow_provider_chasqui.core.errors import AuthenticationFailed, BatchNotFound
 from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.job import StreamEntry

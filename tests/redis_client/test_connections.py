@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.command import Command, as_raw, redis_command
-from airflow_provider_chasqui.core.commands import consumer_group, inspect
+from airflow_provider_chasqui.core.commands import consumer_group, events, inspect
 from airflow_provider_chasqui.core.errors import ConnectionFailed, KeyTypeMismatch, WaitTimeout
 from airflow_provider_chasqui.queue import AsyncQueue, Queue
 from airflow_provider_chasqui.redis_client.connection_pool import (
@@ -105,7 +105,7 @@ def test_more_callers_than_redis_py_would_allow(
 ) -> None:
     with Queue(queue_name, named(valkey_server, queue_name)) as queue:
         queue.dialect()
-        blocked = inspect.wait_for_events(queue.keys, "0-0", 1, 300)
+        blocked = events.wait_for_events(queue.keys, "0-0", 1, 300)
         with ThreadPoolExecutor(130) as pool:
             assert list(pool.map(lambda _: queue.client.execute(blocked), range(130))) == [[]] * 130
 
@@ -176,7 +176,7 @@ def test_a_blocking_read_may_outlast_the_timeout(
     target = from_url(native_server.url, timeout=0.1, retries=0)
     queue = _open(colour, queue_name, target)
     began = time.monotonic()
-    assert queue.run(inspect.wait_for_events(queue.keys, "0-0", 1, 400)) == []
+    assert queue.run(events.wait_for_events(queue.keys, "0-0", 1, 400)) == []
     assert 0.35 < time.monotonic() - began < 3
     # And the usual timeout is in force again.
     slow = redis_command("XREAD", "BLOCK", 5000, "STREAMS", queue.keys.events, "$", parse=as_raw)
@@ -253,7 +253,7 @@ async def test_a_blocking_read_that_ran_out_of_time_leaves_no_stray_reply(
             await queue.add(0)
             gate.hold()
             with pytest.raises(ConnectionFailed, match="did not answer in time"):
-                await queue.client.execute(inspect.wait_for_events(queue.keys, "0-0", 1, 20))
+                await queue.client.execute(events.wait_for_events(queue.keys, "0-0", 1, 20))
             gate.let_go()
             assert (await queue.depth()).waiting == 1
 

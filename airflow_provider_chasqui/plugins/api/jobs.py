@@ -9,13 +9,12 @@ from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
-from airflow_provider_chasqui.core.command import CommandFlow
 from airflow_provider_chasqui.core.commands import dead_letters, inspect
+from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
-from airflow_provider_chasqui.core.commands.inspect import UNKNOWN, JobStatus, find_job_bounded
+from airflow_provider_chasqui.core.commands.inspect import JobStatus
 from airflow_provider_chasqui.core.errors import BatchNotFound, ChasquiError, DecodeError
 from airflow_provider_chasqui.core.event import FINAL_EVENTS, Event
-from airflow_provider_chasqui.core.ids import ulid_timestamp_ms
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.plugins.api import serializers
 from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep
@@ -25,10 +24,10 @@ from airflow_provider_chasqui.queue import AsyncQueue
 
 router = APIRouter(prefix="/connections/{connection_id}/queue/job")
 
-_EVENTS_PAGE_SIZE = 2_000
-_MAX_EVENT_PAGES = 50
-_CLOCK_SKEW_MS = 3600 * 1000
+_MAX_SCANNED = 30_000
 _MAX_EVENTS = 200
+_MAX_EVENTS_SCANNED = 100_000
+_CLOCK_SKEW_MS = 3600 * 1000
 
 
 @router.get("")
@@ -41,12 +40,25 @@ async def get_job(
     """Return what is known of a job; looking for it ends after a while, and says so."""
     settings, keys = app_state.server_pool.settings, Keys(queue_name)
     batch = await _batch_progress(server, queue_name, job_id)
-    since_ms = _search_start_ms(job_id, batch)
+    since_ms = _search_start_ms(batch)
     sought = await server.run_flow(
-        queue_name, find_job_bounded(keys, job_id, server.group, since_ms)
+        queue_name,
+        inspect.find_job(
+            keys, job_id, server.group, created_after_ms=since_ms, max_scanned=_MAX_SCANNED
+        ),
     )
-    events, more = await server.run_flow(queue_name, _job_events(keys, job_id, since_ms))
-    found = _resolve_from_events(sought.status, events)
+    timeline = await server.run_flow(
+        queue_name,
+        event_commands.job_timeline(
+            keys,
+            job_id,
+            created_after_ms=since_ms,
+            max_events=_MAX_EVENTS,
+            max_scanned=_MAX_EVENTS_SCANNED,
+        ),
+    )
+    events = timeline.events
+    found = _resolve_from_events(sought, events)
     letter = None
     if found.state == "dead":
         page = await server.run_flow(
@@ -63,7 +75,7 @@ async def get_job(
     return {
         "id": job_id,
         "state": found.state,
-        "search_truncated": found is UNKNOWN and not sought.complete,
+        "search_truncated": not found.exhaustive,
         "name": job.name if job else next((each.job_name for each in events if each.job_name), ""),
         "attempt": job.attempt if job else None,
         "created_at": job.created_at_ms if job else None,
@@ -77,7 +89,7 @@ async def get_job(
         else serializers.to_jsonable(progress, settings.mask_fields),
         "dead_letter": serializers.dead_letter_detail(letter, settings) if letter else None,
         "events": [serializers.event_row(each) for each in events],
-        "more_events": more,
+        "more_events": not timeline.complete,
         "batch": batch,
         "origin": await _find_origin(server, queue_name, job_id, batch),
     }
@@ -96,32 +108,18 @@ async def _batch_progress(
     return None
 
 
-def _search_start_ms(job_id: str, batch: dict[str, Any] | None) -> int | None:
-    """Return when a job was made, by its batch or its id, with room for skewed clocks."""
-    made_ms = batch["created_at"] if batch else ulid_timestamp_ms(job_id)
-    return None if made_ms is None else max(0, made_ms - _CLOCK_SKEW_MS)
+def _search_start_ms(batch: dict[str, Any] | None) -> int | None:
+    """Return the earliest creation time of a job of the batch, allowing for skewed clocks."""
+    created_ms = batch["created_at"] if batch else None
+    return None if created_ms is None else max(0, created_ms - _CLOCK_SKEW_MS)
 
 
 def _resolve_from_events(found: JobStatus, events: list[Event]) -> JobStatus:
     """What left no other trace may have left events."""
     last = next((each for each in reversed(events) if each.name in FINAL_EVENTS), None)
-    if found is not UNKNOWN or last is None:
+    if found.state != "unknown" or last is None:
         return found
     return JobStatus("done") if last.name == "completed" else JobStatus("dead", reason=last.reason)
-
-
-def _job_events(
-    keys: Keys, job_id: str, since_ms: int | None
-) -> CommandFlow[tuple[list[Event], bool]]:
-    events: list[Event] = []
-    after: str | None = f"{since_ms or 0}-0"
-    for _ in range(_MAX_EVENT_PAGES):
-        page = yield inspect.job_events(keys, job_id, after or "0-0", _EVENTS_PAGE_SIZE)
-        events += page.events
-        after = page.after
-        if after is None or len(events) >= _MAX_EVENTS:
-            break
-    return events[:_MAX_EVENTS], after is not None
 
 
 async def _result_and_progress(queue: AsyncQueue, job_id: str) -> tuple[bool, Any, Any]:
