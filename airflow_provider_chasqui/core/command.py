@@ -122,6 +122,30 @@ def redis_command(
     return Command(args, parse, default_if_missing=default_if_missing, block_ms=block_ms)
 
 
+class KeyIndexer:
+    """Appends keys to the KEYS of a script, each once, and returns their positions.
+
+    A script that uses one of several keys per job gets the keys in KEYS and the position of the right
+    one in ARGV. Positions count from 1, as in Lua; 0 means that there is no key.
+
+    :param keys: the fixed keys of the script. The indexer appends to this list.
+    """
+
+    __slots__ = ("_keys", "_positions")
+
+    def __init__(self, keys: list[str]):
+        self._keys = keys
+        self._positions: dict[str, int] = {}
+
+    def position(self, key: str) -> int:
+        """Return the position of a key in KEYS, and append the key if it is not there yet."""
+        position = self._positions.get(key)
+        if position is None:
+            self._keys.append(key)
+            position = self._positions[key] = len(self._keys)
+        return position
+
+
 def as_pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
     """A flat reply (fields and values, members and scores) two by two."""
     return list(zip(reply[::2], reply[1::2], strict=True))

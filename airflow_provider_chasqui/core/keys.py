@@ -36,29 +36,29 @@ class Keys:
     | repeat | zset | repeat keys, scored by next fire in ms |
     | repeat:spec:K | hash | one repeat: `spec`, `fired` |
     | dlid:ID, didx:ID | string | marker and index of a delayed job with an id of its caller |
-    | unique:ID | string | marker of a job added with `unique=` |
-    | once:TOKEN | string | marker of one add call, so that a repeated send is harmless |
+    | dedup:ID | string | marker of a job added with `unique=` |
+    | idempotency:TOKEN | string | marker of one add call, so that a repeated send is harmless |
     | result:ID | string | what the handler returned |
     | progress:ID | string | the last thing a running handler said about its progress |
     | watcher:G | string | what the message watcher of group G last saw |
-    | window:ENTRY | string | a window of messages too large for an Airflow event |
+    | message_window:ENTRY | string | a window of messages too large for an Airflow event |
     | trace:ID, trace:batch:B | string | the span of who handed the job or batch off |
     | replays:ID | string | how often the job was replayed |
     | cancelled | zset | ids that workers shall drop, scored by the time of asking |
     | batch:B | hash | total, parts, created, source, sent:<part> |
     | batch:B:P:done, :dead | string | one bit a job of part P |
-    | ship:B | hash | a Spark write of batch B between its commit and its last job |
-    | ship:B:stages | set | the lists of all writes of batch B, and marks of those given up |
-    | ship:B:WRITE:PART.ATTEMPT | list | jobs that one task attempt has staged |
-    | ship:B:ids | set | rows of batch B that were sent with delivery=dedup |
-    | ship:B:report | hash | what a replay from Spark did |
-    | lease:held, lease:later | zset | exclusive leases by deadline, nacked ones by due time |
-    | lease:owners, lease:grants | hash | who holds an entry, how many deliveries it was granted |
-    | lease:blocked, lease:aside | zset, stream | entries set aside: exclusive, shared |
-    | lease:fence, lease:config | string | the last fence given out, what all have agreed on |
-    | lease:producers, lease:seen | hash, zset | a client's last sequence number, and when |
+    | staged_write:B | hash | a Spark write of batch B between its commit and its last job |
+    | staged_write:B:parts | set | the lists of all writes of batch B, and marks of those given up |
+    | staged_write:B:WRITE:PART.ATTEMPT | list | jobs that one task attempt has staged |
+    | staged_write:B:dedup_ids | set | rows of batch B that were sent with delivery=dedup |
+    | staged_write:B:report | hash | what a replay from Spark did |
+    | lease:deadlines, lease:redeliver_at | zset | exclusive leases by deadline, nacked ones by due time |
+    | lease:owners, lease:max_deliveries | hash | who holds an entry, how many deliveries it was granted |
+    | lease:blocked, lease:blocked_entries | zset, stream | entries set aside: exclusive, shared |
+    | lease:fencing_token, lease:config | string | the last fence given out, what all have agreed on |
+    | lease:producers, lease:producers_seen | hash, zset | a client's last sequence number, and when |
     | partitions:members, :owners, :count | zset, hash, string | who consumes which partitions |
-    | lease:restore | stream | entries of a snapshot that is being restored |
+    | lease:restore_staging | stream | entries of a snapshot that is being restored |
     | promoter:lock, scheduler:lock | string | the leader's name |
     """
 
@@ -106,10 +106,10 @@ class Keys:
         return f"{self.hash_tag}:didx:{job_id}"
 
     def dedup_marker(self, job_id: str) -> str:
-        return f"{self.hash_tag}:unique:{job_id}"
+        return f"{self.hash_tag}:dedup:{job_id}"
 
     def idempotency_marker(self, token: str) -> str:
-        return f"{self.hash_tag}:once:{token}"
+        return f"{self.hash_tag}:idempotency:{token}"
 
     def result(self, job_id: str) -> str:
         return f"{self.hash_tag}:result:{job_id}"
@@ -121,7 +121,7 @@ class Keys:
         return f"{self.hash_tag}:watcher:{group}"
 
     def message_window(self, window_id: str) -> str:
-        return f"{self.hash_tag}:window:{window_id}"
+        return f"{self.hash_tag}:message_window:{window_id}"
 
     def trace(self, job_id: str) -> str:
         return f"{self.hash_tag}:trace:{job_id}"
@@ -142,23 +142,23 @@ class Keys:
         return f"{self.hash_tag}:batch:{batch_id}:{part}:dead"
 
     def staged_write(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}"
+        return f"{self.hash_tag}:staged_write:{batch_id}"
 
     def staged_parts(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:stages"
+        return f"{self.hash_tag}:staged_write:{batch_id}:parts"
 
     def staged_part(self, batch_id: str, writer_id: str, part: int, attempt: int) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:{writer_id}:{part}.{attempt}"
+        return f"{self.hash_tag}:staged_write:{batch_id}:{writer_id}:{part}.{attempt}"
 
     def staged_write_aborted(self, batch_id: str, writer_id: str) -> str:
         """What stands among the stages of a ship once a write of it was given up."""
-        return f"{self.hash_tag}:ship:{batch_id}:{writer_id}:aborted"
+        return f"{self.hash_tag}:staged_write:{batch_id}:{writer_id}:aborted"
 
     def dedup_ids(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:ids"
+        return f"{self.hash_tag}:staged_write:{batch_id}:dedup_ids"
 
     def spark_replay_report(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:report"
+        return f"{self.hash_tag}:staged_write:{batch_id}:report"
 
     def lease(self, suffix: str) -> str:
         return f"{self.hash_tag}:lease:{suffix}"

@@ -25,7 +25,7 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.core.job import Job
 
 LeaseMode = Literal["shared", "exclusive"]
-MaxDeliveriesAction = Literal["skip", "block", "block_and_dlq"]
+MaxDeliveriesAction = Literal["dead_letter", "block", "block_and_dead_letter"]
 
 SHARED_GROUP, EXCLUSIVE_GROUP = "default", "lease"
 _SEQUENCE_BITS = 20
@@ -38,8 +38,8 @@ class LeaseConfig:
     `shared` works beside ordinary workers of the same group; `claim_after` is what they are told
     about idle entries (ChasquiMQ's claim_min_idle_ms), so no lease can stand longer than that
     without a heartbeat. `exclusive` has the stream for itself and keeps deadlines of its own; it
-    can be `ordered`, and knows all three answers to poison: `skip` writes a letter, `block` sets
-    the entry aside, `block_and_dlq` does both.
+    can be `ordered`, and knows all three answers to poison: `dead_letter` writes a letter, `block` sets
+    the entry aside, `block_and_dead_letter` does both.
 
     `max_in_flight` limits the leases that stand, `max_unacknowledged` all entries that were delivered and
     are not settled: those keep the stream's memory.
@@ -50,7 +50,7 @@ class LeaseConfig:
     visibility_timeout: timedelta = timedelta(seconds=30)
     claim_after: timedelta = timedelta(seconds=30)
     max_deliveries: int = 25
-    on_max_deliveries: MaxDeliveriesAction = "skip"
+    on_max_deliveries: MaxDeliveriesAction = "dead_letter"
     ordered: bool = False
     max_in_flight: int | None = None
     max_unacknowledged: int | None = None
@@ -59,9 +59,9 @@ class LeaseConfig:
     def __post_init__(self) -> None:
         if self.mode not in ("shared", "exclusive"):
             raise InvalidLeaseConfig(f"mode is 'shared' or 'exclusive', not {self.mode!r}")
-        if self.on_max_deliveries not in ("skip", "block", "block_and_dlq"):
+        if self.on_max_deliveries not in ("dead_letter", "block", "block_and_dead_letter"):
             raise InvalidLeaseConfig(
-                f"poison is 'skip', 'block' or 'block_and_dlq', not {self.on_max_deliveries!r}"
+                f"on_max_deliveries is 'dead_letter', 'block' or 'block_and_dead_letter', not {self.on_max_deliveries!r}"
             )
         if not self.group:
             chosen = SHARED_GROUP if self.mode == "shared" else EXCLUSIVE_GROUP
@@ -88,13 +88,13 @@ class LeaseConfig:
             raise InvalidLeaseConfig(
                 "ordered needs mode='exclusive': workers do not keep the order"
             )
-        if self.ordered and self.on_max_deliveries == "skip":
+        if self.ordered and self.on_max_deliveries == "dead_letter":
             raise InvalidLeaseConfig(
-                "an ordered queue cannot skip poison: choose poison='block' or 'block_and_dlq'"
+                "an ordered queue cannot skip poison: choose on_max_deliveries='block' or 'block_and_dead_letter'"
             )
-        if not self.exclusive and self.on_max_deliveries != "skip":
+        if not self.exclusive and self.on_max_deliveries != "dead_letter":
             raise InvalidLeaseConfig(
-                "poison='block' needs mode='exclusive'; a worker would take it"
+                "on_max_deliveries='block' needs mode='exclusive'; a worker would take it"
             )
         if not self.exclusive:
             self.check_visibility_timeout(self.visibility_timeout)
@@ -126,7 +126,7 @@ class LeaseConfig:
                 "group": self.group,
                 "max_deliveries": self.max_deliveries,
                 "ordered": self.ordered,
-                "poison": self.on_max_deliveries,
+                "on_max_deliveries": self.on_max_deliveries,
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -253,29 +253,29 @@ def lease_error(error_text: str) -> ChasquiError:
     """Return the error for a script's refusal."""
     word, _, rest = error_text.partition(" ")
     match word:
-        case "exists":
+        case "config_mismatch":
             return QueueExists(
                 f"the queue is leased with another configuration: {rest}; use that one, or delete "
                 "the queue"
             )
-        case "partitions":
+        case "partition_count_mismatch":
             return QueueExists(f"the queue has {rest} partitions; all who use it must say so")
-        case "stock":
+        case "foreign_group":
             return InvalidLeaseConfig(
                 f"exclusive mode cannot start: the consumer group {rest!r} reads this stream too; "
                 "stop its workers and destroy the group, or use mode='shared'"
             )
-        case "tail":
+        case "tail_moved":
             return TailMoved(f"the tail is {rest}, not where the caller saw it; read and try again")
-        case "sequence":
+        case "sequence_conflict":
             return SequenceConflict(f"the client's last sequence number is {rest}; go on above it")
-        case "quota":
+        case "quota_exceeded":
             return QuotaExceeded(f"the organisation may have {rest} queues, and has them")
-        case "unknown":
+        case "unknown_queue":
             return QueueNotFound("there is no such queue")
-        case "there":
+        case "already_exists":
             return QueueExists("the queue is there already; restore into one that is not")
-        case "large":
+        case "too_large":
             return InvalidArgument(
                 f"the queue has {rest} entries; raise limit=, or use Redis' own dump"
             )

@@ -181,7 +181,7 @@ class LeaseFlows:
         return found
 
     def _exceeds_max_deliveries(self, entry: StreamEntry, handle: LeaseHandle) -> bool:
-        if self.config.on_max_deliveries != "skip":
+        if self.config.on_max_deliveries != "dead_letter":
             return False  # the script has set it aside already
         policy = entry.job.retry
         own = None if self.config.exclusive or policy is None else policy.max_attempts

@@ -46,7 +46,7 @@ class RsmqKeys:
     | NS:Q | zset | message ids, scored by the ms at which they become visible |
     | NS:Q:Q | hash | vt, delay, maxsize, created, modified, totals; per message ID, ID:rc, ID:fr |
     | NS:rt:Q | channel | the number of messages after each send of a realtime client |
-    | NS:Q:once:TOKEN | string | ours: marker of one call, so that a repeated send is harmless |
+    | NS:Q:idempotency:TOKEN | string | ours: marker of one call, so that a repeated send is harmless |
     """
 
     namespace: str
@@ -73,7 +73,7 @@ class RsmqKeys:
         return f"{self.namespace}:rt:{self.queue_name}"
 
     def idempotency_marker(self, token: str) -> str:
-        return f"{self.namespace}:{self.queue_name}:once:{token}"
+        return f"{self.namespace}:{self.queue_name}:idempotency:{token}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ _SCRIPT_ERRORS: dict[str, tuple[type[RsmqError], str]] = {
 def rsmq_error(error_text: str) -> RsmqError:
     """Return the error for a script's refusal."""
     word, _, field = error_text.partition(" ")
-    if word == "stored":
+    if word == "invalidAttribute":
         return RsmqInvalidValue(
             f"the {field} that another client stored for this queue cannot be used; it may have "
             "been written in milliseconds (use units='ms') or is no number (set it anew)"

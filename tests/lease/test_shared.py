@@ -63,7 +63,7 @@ def test_no_side_keys_are_left(queue: Queue, leasing: Leasing) -> None:
     leases.ack(*got)
     keys = queue.client.execute(redis_command("KEYS", f"{queue.keys.hash_tag}*", parse=as_raw))
     ours = {key.decode().removeprefix(queue.keys.hash_tag) for key in keys}
-    assert {key for key in ours if not key.startswith(":once:")} <= {":stream", ":events"}
+    assert {key for key in ours if not key.startswith(":idempotency:")} <= {":stream", ":events"}
 
 
 def test_a_lease_that_runs_out_goes_to_the_next(queue: Queue, leasing: Leasing) -> None:

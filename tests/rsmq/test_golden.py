@@ -98,7 +98,7 @@ class Replay:
 
     def all_keys(self) -> list[str]:
         """Every key of ours: slow on a server that others fill, so asked only in the end."""
-        return [k for k in self.raw.scan_iter(f"{self.namespace}:*") if ":once:" not in k]
+        return [k for k in self.raw.scan_iter(f"{self.namespace}:*") if ":idempotency:" not in k]
 
     def renamed(self, fields: dict[str, str]) -> dict[str, str]:
         return {ID.sub(lambda m: self.ours[m[0]], name): value for name, value in fields.items()}

@@ -271,7 +271,7 @@ def told(client: Any, queue: Queue, story: Callable[[Queue], Any]) -> tuple[Any,
     answers = story(queue)
     left = dump(client, queue.keys)
     # The portable dialect marks every call with a key, the native one single adds with IDMP.
-    left = {name: content for name, content in left.items() if not name.startswith("once:")}
+    left = {name: content for name, content in left.items() if not name.startswith("idempotency:")}
     for name in {"dlq", "events"} & set(left):  # their ids may be the same as those of the stream
         left[name]["entries"] = [fields for _, fields in left[name]["entries"]]
     lives = {name: client.pttl(f"{queue.keys.hash_tag}:{name}") > 0 for name in left}

@@ -152,7 +152,7 @@ def add_part(
         for chunk in window:
             here = replace(position, index=index)
             send = partial(_add_command, keys, here, chunk, options, config, now_ms)
-            ops.append(DeferredCommand("add_part", send))
+            ops.append(DeferredCommand("add_batch_part", send))
             index += len(chunk)
         yield from sender.send(ops)
     if replication_waiter is None:

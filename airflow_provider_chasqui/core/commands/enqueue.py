@@ -324,7 +324,9 @@ def add_simple_jobs(
     for window in range(0, len(starts), MAX_PIPELINE_CHUNKS):
         # Made when their turn has come: all that can wait is done while the server works.
         ops = [
-            DeferredCommand("add_plain", partial(chunk, start, call.idempotency_token(number)))
+            DeferredCommand(
+                "add_simple_jobs", partial(chunk, start, call.idempotency_token(number))
+            )
             for number, start in enumerate(starts[window : window + MAX_PIPELINE_CHUNKS], window)
         ]
         ids += chain.from_iterable((yield from confirmer.send(ops)))
@@ -358,7 +360,7 @@ def _encode_envelopes(ids: Sequence[str], payloads: Sequence[bytes], suffix: byt
     return packed
 
 
-_BARRIER_TOKEN = "confirm"
+_BARRIER_TOKEN = "replication_barrier"
 _BARRIER_TTL_MS = 1000
 
 

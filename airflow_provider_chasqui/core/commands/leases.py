@@ -71,7 +71,7 @@ def acquire(
     if not config.exclusive:
         args: list[Arg] = [config.group, consumer, count, config.claim_after_ms, ttl_ms, *limits]
         return script_command("lease_acquire", read, [keys.stream, keys.delayed], args)
-    parts = ("held", "later", "owners", "blocked", "grants", "fence", "config")
+    parts = ("deadlines", "redeliver_at", "owners", "blocked", "max_deliveries", "fencing_token", "config")
     names = [keys.stream, keys.delayed, keys.dlq, *(keys.lease(part) for part in parts)]
     args = [config.group, consumer, count, ttl_ms, config.max_deliveries, config.on_max_deliveries]
     args += [int(config.ordered), *limits, config.stored_config_json()]
@@ -132,7 +132,7 @@ def _key_indexer(key_names: list[str]) -> Callable[[str], int]:
 
 def ack(keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle]) -> Command[list[bool]]:
     """Settle leases for good; a job of a batch is done with it."""
-    names = [keys.stream, *(keys.lease(part) for part in ("held", "owners", "grants"))]
+    names = [keys.stream, *(keys.lease(part) for part in ("deadlines", "owners", "max_deliveries"))]
     number = _key_indexer(names)
     args: list[Arg] = [config.group, BATCH_TTL_MS]
     for one in handles:
@@ -150,7 +150,7 @@ def move_to_dlq(
     keys: Keys, config: LeaseConfig, dead_letters: Iterable[tuple[LeaseHandle, NewDeadLetter]]
 ) -> Command[list[bool]]:
     """Settle leases and write their letters."""
-    names = [keys.stream, keys.dlq, *(keys.lease(part) for part in ("held", "owners", "grants"))]
+    names = [keys.stream, keys.dlq, *(keys.lease(part) for part in ("deadlines", "owners", "max_deliveries"))]
     number = _key_indexer(names)
     args: list[Arg] = [config.group, BATCH_TTL_MS]
     count = 0
@@ -167,7 +167,7 @@ def extend(
     keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle], ttl_ms: int
 ) -> Command[tuple[int, list[bool]]]:
     """Let leases run anew from now; answers the new deadline, and which still stood."""
-    names = [keys.stream, keys.lease("held"), keys.lease("owners")]
+    names = [keys.stream, keys.lease("deadlines"), keys.lease("owners")]
     args: list[Arg] = [config.group, config.claim_after_ms, ttl_ms]
     for one in handles:
         args += _handle_args(one)
@@ -181,7 +181,7 @@ def nack(
     keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle], delay_ms: int
 ) -> Command[list[bool]]:
     """Hand entries back, to be leased again after a delay."""
-    names = [keys.stream, *(keys.lease(part) for part in ("held", "later", "owners"))]
+    names = [keys.stream, *(keys.lease(part) for part in ("deadlines", "redeliver_at", "owners"))]
     args: list[Arg] = [config.group, config.claim_after_ms, delay_ms, int(config.ordered)]
     for one in handles:
         args += _handle_args(one)
@@ -208,7 +208,7 @@ def schedule_retries(
 
 def block(keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle]) -> Command[list[bool]]:
     """Set entries aside where they are (exclusive mode)."""
-    names = [keys.stream, *(keys.lease(part) for part in ("held", "later", "owners", "blocked"))]
+    names = [keys.stream, *(keys.lease(part) for part in ("deadlines", "redeliver_at", "owners", "blocked"))]
     args: list[Arg] = [config.group, int(config.ordered)]
     for one in handles:
         args += _handle_args(one)
@@ -223,7 +223,7 @@ def set_aside(
     for one, burial in dead_letters:
         fields = burial.fields()
         args += (one.entry_id, one.consumer, one.entry_deliveries, len(fields), *fields)
-    names = [keys.stream, keys.lease("aside"), keys.lease("owners")]
+    names = [keys.stream, keys.lease("blocked_entries"), keys.lease("owners")]
     return _false_if_missing(
         script_command("lease_set_aside", as_bools, names, args), len(dead_letters)
     )
@@ -237,8 +237,8 @@ def get_entry(keys: Keys, entry_id: str) -> Command[list[Any]]:
 TRIM_PAGE_SIZE = 500
 CLIENT_TTL_MS = 30 * 24 * 3600 * 1000
 _LEASE_KEY_PARTS = (
-    *("held", "later", "owners", "blocked", "grants", "fence", "config"),
-    *("producers", "seen", "aside", "restore"),
+    *("deadlines", "redeliver_at", "owners", "blocked", "max_deliveries", "fencing_token", "config"),
+    *("producers", "producers_seen", "blocked_entries", "restore_staging"),
 )
 
 
@@ -267,7 +267,7 @@ def produce(
         keys.stream,
         keys.idempotency_marker(token),
         keys.lease("producers"),
-        keys.lease("seen"),
+        keys.lease("producers_seen"),
     ]
     return script_command(
         "lease_produce", lambda reply: [entry.decode() or None for entry in reply], names, args
@@ -276,7 +276,7 @@ def produce(
 
 def stats(keys: Keys, config: LeaseConfig) -> Command[LeaseStats]:
     """Count what the queue holds, at one moment."""
-    parts = ("held", "later", "blocked", "aside")
+    parts = ("deadlines", "redeliver_at", "blocked", "blocked_entries")
     names = [keys.stream, keys.delayed, keys.dlq, *(keys.lease(part) for part in parts)]
     args: list[Arg] = [config.group, config.claim_after_ms, int(config.exclusive)]
 
@@ -340,7 +340,7 @@ def list_blocked(keys: Keys, config: LeaseConfig, limit: int) -> CommandFlow[lis
     """Return entries that are set aside, oldest first."""
     if not config.exclusive:
         raw = yield redis_command(
-            "XRANGE", keys.lease("aside"), "-", "+", "COUNT", limit, parse=as_raw
+            "XRANGE", keys.lease("blocked_entries"), "-", "+", "COUNT", limit, parse=as_raw
         )
         aside = [parse_dead_letter(each) for each in raw]
         return [BlockedEntry(one.id, one.job, one.attempts or 0, one.source_id) for one in aside]
@@ -362,7 +362,7 @@ def list_blocked(keys: Keys, config: LeaseConfig, limit: int) -> CommandFlow[lis
 
 def unblock(keys: Keys, entry_id: str, extra_deliveries: int) -> Command[bool]:
     """Let a blocked entry be leased again (exclusive mode)."""
-    names = [keys.lease(part) for part in ("blocked", "later", "grants")]
+    names = [keys.lease(part) for part in ("blocked", "redeliver_at", "max_deliveries")]
     return script_command("lease_unblock", as_bool, names, [entry_id, extra_deliveries])
 
 
@@ -372,7 +372,7 @@ def move_blocked_to_dlq(
     """Make a letter of a blocked entry (exclusive mode)."""
     place = parse_batch_job_id(dead_letter.job_id)
     dead = keys.batch_dead(place.batch_id, place.part) if place else keys.dlq
-    names = [keys.stream, keys.dlq, keys.lease("blocked"), keys.lease("grants"), dead]
+    names = [keys.stream, keys.dlq, keys.lease("blocked"), keys.lease("max_deliveries"), dead]
     args: list[Arg] = [config.group, entry_id, place.index if place else -1, BATCH_TTL_MS]
     return script_command(
         "lease_move_blocked_to_dlq", as_bool, names, [*args, *dead_letter.fields()]
@@ -382,7 +382,7 @@ def move_blocked_to_dlq(
 def get_set_aside(keys: Keys, entry_id: str) -> Command[DeadLetter | None]:
     """An entry that was moved out of the stream (shared mode)."""
     return redis_command(
-        "XRANGE", keys.lease("aside"), entry_id, entry_id,
+        "XRANGE", keys.lease("blocked_entries"), entry_id, entry_id,
         parse=lambda reply: parse_dead_letter(reply[0]) if reply else None,
     )  # fmt: skip
 
@@ -393,7 +393,7 @@ def restore_set_aside(
     """Put such an entry back on the stream, or among the letters if a burial is given."""
     place = parse_batch_job_id(entry.job_id or "")
     dead = keys.batch_dead(place.batch_id, place.part) if place else keys.dlq
-    names = [keys.lease("aside"), keys.stream, keys.dlq, dead]
+    names = [keys.lease("blocked_entries"), keys.stream, keys.dlq, dead]
     args: list[Arg] = [entry.id, int(dead_letter is not None), place.index if place else -1]
     args += (BATCH_TTL_MS, entry.raw, entry.job_name)
     return script_command(
@@ -439,18 +439,18 @@ SNAPSHOT_SCHEMA = 1
 _RESTORE_CHUNK_SIZE = 500
 _STAGING_TTL_MS = 3600 * 1000
 _SNAPSHOT_KEY_PARTS = (
-    *("held", "later", "owners", "blocked", "grants", "fence", "config"),
-    *("producers", "aside"),
+    *("deadlines", "redeliver_at", "owners", "blocked", "max_deliveries", "fencing_token", "config"),
+    *("producers", "blocked_entries"),
 )
 _SNAPSHOT_FIELDS = (
     *("tail", "added", "deleted", "cursor", "read", "entries", "pending", "delayed"),
     *_SNAPSHOT_KEY_PARTS,
 )
 _ZSET_PARTS, _HASH_PARTS, _STRING_PARTS = (
-    ("held", "later", "blocked"),
-    ("owners", "grants", "producers"),
+    ("deadlines", "redeliver_at", "blocked"),
+    ("owners", "max_deliveries", "producers"),
     (
-        "fence",
+        "fencing_token",
         "config",
     ),
 )
@@ -489,7 +489,7 @@ def restore(keys: Keys, config: LeaseConfig, snapshot_json: str) -> CommandFlow[
     leaves either nothing or everything; what was staged expires.
     """
     state = _parse_snapshot(snapshot_json, config)
-    staging, entries = keys.lease("restore"), state["entries"]
+    staging, entries = keys.lease("restore_staging"), state["entries"]
     yield redis_command("DEL", staging, parse=as_int)
     for start in range(0, len(entries), _RESTORE_CHUNK_SIZE):
         part = entries[start : start + _RESTORE_CHUNK_SIZE]
@@ -537,7 +537,7 @@ def _pending_on_stream(state: dict[str, Any]) -> list[list[Any]]:
 
 def _restore_commands(keys: Keys, key_part: str, value: Any) -> list[Command[Any]]:
     key = keys.lease(key_part)
-    if key_part == "aside":
+    if key_part == "blocked_entries":
         return [redis_command("XADD", key, each[0], *each[1], parse=as_raw) for each in value]
     if not value or value == b"0":
         return []

@@ -68,7 +68,7 @@ class WriteState:
 def get_state(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
     """Return where a ship stands."""
     write, total = yield [
-        redis_command("HGET", keys.staged_write(batch_id), "write", parse=_text_or_none),
+        redis_command("HGET", keys.staged_write(batch_id), "writer_id", parse=_text_or_none),
         redis_command("HGET", keys.batch(batch_id), "total", parse=_text_or_none),
     ]
     if write is not None:
@@ -144,12 +144,12 @@ def commit(
     parts = max((each.part for each in staged_parts), default=-1) + 1
     header: dict[str, Arg] = {
         "parts": 0 if options.explicit_ids else parts,
-        "delay": options.delay_ms,
-        "timed": int(options.per_row_run_at),
-        "life": options.ttl_ms,
+        "delay_ms": options.delay_ms,
+        "per_row_run_at": int(options.per_row_run_at),
+        "ttl_ms": options.ttl_ms,
         "created": now_ms,
         "source": options.source,
-        "chunk": _publish_chunk_rows(rows, size),
+        "chunk_rows": _publish_chunk_rows(rows, size),
     }
     flat: list[Arg] = [item for pair in header.items() for item in pair]
     clear = (yield from _bit_keys(keys, batch_id)) if overwrite else []
@@ -158,12 +158,12 @@ def commit(
     args: list[Arg] = [writer_id, int(overwrite), len(staged_parts), rows, len(flat), *flat]
     args += [item for each in staged_parts for item in (each.part, each.rows)]
     verdict, about = yield script_command("write_commit", _parse_commit_reply, names, args)
-    if verdict == "lost":
+    if verdict == "staging_lost":
         raise StagedDataLost(
             f"what was staged in {about!r} is gone (expired after stagingTtl, or the server lost "
             "data); nothing of this ship is visible: run the write again"
         )
-    if verdict == "taken":
+    if verdict == "conflict":
         raise BatchConflict(
             f"jobs of the batch {batch_id!r} are on the queue already, sent in another way; finish "
             "that, or choose another batchId"
@@ -201,10 +201,10 @@ def publish(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
         fields: Mapping[str, str] = yield redis_command(
             "HGETALL", keys.staged_write(batch_id), parse=_parse_hash
         )
-        if "write" not in fields:
+        if "writer_id" not in fields:
             return (yield from get_state(keys, batch_id))
-        write, at_most = fields["write"], int(fields.get("chunk", PUBLISH_CHUNK_ROWS))
-        stages = {int(k[6:]): name for k, name in fields.items() if k.startswith("stage:")}
+        write, at_most = fields["writer_id"], int(fields.get("chunk_rows", PUBLISH_CHUNK_ROWS))
+        stages = {int(k[7:]): name for k, name in fields.items() if k.startswith("staged:")}
         for part, stage in sorted(stages.items()):
             yield from _publish_part(keys, batch_id, write, part, stage, at_most)
         # Asked before finishing: a stage that another publisher empties now is counted by then.
