@@ -125,8 +125,8 @@ def redis_command(
 class KeyIndexer:
     """Appends keys to the KEYS of a script, each once, and returns their positions.
 
-    A script that uses one of several keys per job gets the keys in KEYS and the position of the right
-    one in ARGV. Positions count from 1, as in Lua; 0 means that there is no key.
+    A script that uses one of several keys per job gets the keys in KEYS and the position of the
+    right one in ARGV. Positions count from 1, as in Lua; 0 means that there is no key.
 
     :param keys: the fixed keys of the script. The indexer appends to this list.
     """

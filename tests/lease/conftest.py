@@ -17,7 +17,7 @@ Leasing = Callable[..., LeaseQueue]
 
 @pytest.fixture
 def leasing(server: Any, queue_name: str) -> Iterator[Leasing]:
-    """Open the queue for leasing: `leasing(mode="exclusive", ordered=True, poison="block")`."""
+    """Open the queue for leasing: `leasing(mode="exclusive", ordered=True, on_max_deliveries="block")`."""
     opened: list[LeaseQueue] = []
 
     def open_one(**settings: Any) -> LeaseQueue:

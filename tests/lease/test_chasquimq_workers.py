@@ -103,8 +103,8 @@ def test_the_stock_tools_read_and_replay_our_letters(
     stream: Queue, stock_worker: Any, chasquimq_python: Path, native_server: Any, mode: str
 ) -> None:
     stream.add("try again", job_name="n")
-    url, poison = native_server.url, "skip" if mode == "shared" else "block_and_dlq"
-    config = LeaseConfig(mode=mode, on_max_deliveries=poison, max_deliveries=1)
+    url, action = native_server.url, "dead_letter" if mode == "shared" else "block_and_dead_letter"
+    config = LeaseConfig(mode=mode, on_max_deliveries=action, max_deliveries=1)
     with LeaseQueue(stream.name, url, config=config) as leases:
         (lease,) = leases.lease("me")
         leases.nack(lease)

@@ -28,7 +28,7 @@ from tests.lease.conftest import LONG, MS, Leasing
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
-ORDERED = {"mode": "exclusive", "ordered": True, "poison": "block"}
+ORDERED = {"mode": "exclusive", "ordered": True, "on_max_deliveries": "block"}
 
 
 def test_a_lease_may_stand_as_long_as_wanted(queue: Queue, leasing: Leasing) -> None:
@@ -171,16 +171,16 @@ def test_poison_ends_an_ordered_line_until_unblocked(queue: Queue, leasing: Leas
 
 def test_poison_in_an_unordered_queue_lets_the_others_pass(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(2)])
-    leases = leasing(mode="exclusive", poison="block", max_deliveries=1)
+    leases = leasing(mode="exclusive", on_max_deliveries="block", max_deliveries=1)
     entry_id = wear_out(leases, 1)
     (lease,) = leases.lease("me", 5)
     assert lease.payload == 1
     assert [each.id for each in leases.blocked()] == [entry_id]
 
 
-def test_block_and_dlq_does_both(queue: Queue, leasing: Leasing) -> None:
+def test_block_and_dead_letter_blocks_and_writes_a_dead_letter(queue: Queue, leasing: Leasing) -> None:
     added = queue.add("bad", job_name="mail")
-    leases = leasing(mode="exclusive", poison="block_and_dlq", max_deliveries=1)
+    leases = leasing(mode="exclusive", on_max_deliveries="block_and_dead_letter", max_deliveries=1)
     entry_id = wear_out(leases, 1)
     assert leases.lease("me") == []
     assert [each.id for each in leases.blocked()] == [entry_id]
@@ -246,7 +246,7 @@ def test_a_snapshot_keeps_deadlines_fences_and_blocks(
     queue: Queue, leasing: Leasing, server: Any, queue_name: str
 ) -> None:
     queue.add_many([{"payload": i} for i in range(4)])
-    leases = leasing(mode="exclusive", poison="block")
+    leases = leasing(mode="exclusive", on_max_deliveries="block")
     held, bad, back = leases.lease("me", 3)
     leases.block(bad)
     leases.nack(back, delay=timedelta(hours=1))
@@ -272,7 +272,7 @@ from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 
 url, dialect, name, consumer, total, careful = sys.argv[1:]
 config = LeaseConfig(
-    mode="exclusive", ordered=True, poison="block", max_deliveries=1000,
+    mode="exclusive", ordered=True, on_max_deliveries="block", max_deliveries=1000,
     visibility_timeout=timedelta(milliseconds=400),
 )
 GUARD = '''
@@ -347,8 +347,8 @@ import os, sys
 from datetime import timedelta
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 url, dialect, name, step, mode = sys.argv[1:]
-poison = "block" if mode == "exclusive" else "skip"
-config = LeaseConfig(mode=mode, ordered=mode == "exclusive", poison=poison,
+action = "block" if mode == "exclusive" else "dead_letter"
+config = LeaseConfig(mode=mode, ordered=mode == "exclusive", on_max_deliveries=action,
                      visibility_timeout=timedelta(milliseconds=300))
 queue = LeaseQueue(name, url, dialect=dialect, config=config)
 leases = queue.lease("crasher", 2)
@@ -369,8 +369,8 @@ os._exit(9)
 def test_a_crash_at_any_step_loses_nothing(
     server: Any, queue: Queue, leasing: Leasing, mode: str
 ) -> None:
-    poison = "block" if mode == "exclusive" else "skip"
-    leases = leasing(mode=mode, ordered=mode == "exclusive", poison=poison)
+    action = "block" if mode == "exclusive" else "dead_letter"
+    leases = leasing(mode=mode, ordered=mode == "exclusive", on_max_deliveries=action)
     left = 0
     for step in ("leased", "extended", "one acked", "nacked"):
         queue.add_many([{"payload": step}] * 2)

@@ -119,9 +119,9 @@ def test_quotas_count_queues_of_an_organisation(server: Any, queue_name: str) ->
 def test_settings_that_cannot_be_are_refused(leasing: Leasing, queue: Queue) -> None:
     for settings in (
         {"mode": "private"},
-        {"poison": "drop"},
-        {"ordered": True, "poison": "block"},
-        {"poison": "block"},
+        {"on_max_deliveries": "drop"},
+        {"ordered": True, "on_max_deliveries": "block"},
+        {"on_max_deliveries": "block"},
         {"mode": "exclusive", "ordered": True},
         {"mode": "exclusive", "group": "default"},
         {"visibility_timeout": timedelta(minutes=1)},

@@ -169,7 +169,7 @@ redis.call('SET', KEYS[1], ARGV[1])
 redis.call('RPUSH', KEYS[2], ARGV[2])
 return 'ok'
 '''
-config = LeaseConfig(mode="exclusive", ordered=True, poison="block", max_deliveries=1000,
+config = LeaseConfig(mode="exclusive", ordered=True, on_max_deliveries="block", max_deliveries=1000,
                      visibility_timeout=timedelta(milliseconds=800))
 queue = PartitionedQueue(name, url, partitions=6, config=config)
 stop = threading.Event()

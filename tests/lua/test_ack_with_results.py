@@ -8,7 +8,7 @@ BIT = 9
 
 
 def ack_with_results(script_runner, *entries):
-    """Each entry: id, positions of its bitmap and the opposite one, bit, result position, result."""
+    """Each entry: id, positions of its bitmap and the opposite one, bit, result key, result."""
     keys = [
         script_runner.keys.stream,
         script_runner.keys.batch_done("b", 0),
