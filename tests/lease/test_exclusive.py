@@ -178,7 +178,9 @@ def test_poison_in_an_unordered_queue_lets_the_others_pass(queue: Queue, leasing
     assert [each.id for each in leases.blocked()] == [entry_id]
 
 
-def test_block_and_dead_letter_blocks_and_writes_a_dead_letter(queue: Queue, leasing: Leasing) -> None:
+def test_block_and_dead_letter_blocks_and_writes_a_dead_letter(
+    queue: Queue, leasing: Leasing
+) -> None:
     added = queue.add("bad", job_name="mail")
     leases = leasing(mode="exclusive", on_max_deliveries="block_and_dead_letter", max_deliveries=1)
     entry_id = wear_out(leases, 1)
@@ -267,7 +269,7 @@ _CONSUME = """
 import sys, time
 from datetime import timedelta
 from airflow_provider_chasqui.core.errors import LeaseLost
-from airflow_provider_chasqui.core.command import as_is, command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 
 url, dialect, name, consumer, total, careful = sys.argv[1:]
@@ -283,19 +285,19 @@ redis.call('RPUSH', KEYS[2], ARGV[2])
 return 'ok'
 '''
 with LeaseQueue(name, url, dialect=dialect, config=config) as queue:
-    tag = queue.keys.tag
+    tag = queue.keys.hash_tag
     def done():
-        return queue.drive.run(command('LLEN', tag + ':log', parse=int)) >= int(total)
+        return queue.client.execute(redis_command('LLEN', tag + ':log', parse=int)) >= int(total)
     turn = 0
     while not done():
         for lease in queue.lease(consumer, 3, wait=timedelta(milliseconds=200)):
             turn += 1
             if turn % int(careful) == 0:
-                time.sleep(0.6)   # the lease runs out in the middle of the work
-            # The resource that is written to refuses a fence that is behind.
-            guard = command('EVAL', GUARD, 2, tag + ':guard', tag + ':log', lease.fence,
-                            f'{lease.fence} {lease.payload} {consumer}', parse=as_is)
-            if queue.drive.run(guard) == b'stale':
+                time.sleep(0.6)   # the lease expires during the work
+            # The protected resource refuses a fencing token smaller than the last one.
+            guard = redis_command('EVAL', GUARD, 2, tag + ':guard', tag + ':log', lease.fencing_token,
+                            f'{lease.fencing_token} {lease.payload} {consumer}', parse=as_raw)
+            if queue.client.execute(guard) == b'stale':
                 print('stale', flush=True)
                 break
             try:
@@ -309,37 +311,38 @@ with LeaseQueue(name, url, dialect=dialect, config=config) as queue:
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 @ONE_OF_EACH
-def test_eight_consumers_one_line_never_two_holders(
+def test_eight_consumers_of_an_ordered_queue_never_hold_it_together(
     server: Any, queue: Queue, leasing: Leasing
 ) -> None:
-    """Eight processes, each of which at times hangs past its lease, and one line of 200 jobs.
+    """Eight processes consume 200 ordered jobs, and each sometimes sleeps longer than its lease.
 
-    Every write carries its fence, and the log refuses one that is behind. So two holders at a time
-    would show: as a fence that falls, or as a job that comes after a later one.
+    Every write contains its fencing token, and the log refuses a smaller token than the last one.
+    Two holders at the same time would be visible as a decreasing token or as a job out of order.
     """
     queue.add_many([{"payload": i} for i in range(200)])
     arguments = [sys.executable, "-c", _CONSUME, server.url, server.dialect, queue.name]
     consumers = [
         subprocess.Popen(
-            [*arguments, f"c{i}", "200", str(5 + i)],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+            [*arguments, f"c{i}", "200", str(5 + i)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         for i in range(8)
-    ]  # fmt: skip
-    said = [each.communicate(timeout=100)[0] for each in consumers]
-    assert [each.returncode for each in consumers] == [0] * 8
+    ]
+    outputs = [process.communicate(timeout=100)[0] for process in consumers]
+    assert [process.returncode for process in consumers] == [0] * 8
     log = queue.client.execute(
         redis_command("LRANGE", f"{queue.keys.hash_tag}:log", 0, -1, parse=as_raw)
     )
-    fences = [int(line.split()[0]) for line in log]
+    tokens = [int(line.split()[0]) for line in log]
     jobs = [int(line.split()[1]) for line in log]
-    assert fences == sorted(fences)
-    # A job whose ack came too late is written again by the next holder, before anything behind it.
+    assert tokens == sorted(tokens)
+    # A job that was acknowledged too late is written again by the next holder, before later jobs.
     first_seen = list(dict.fromkeys(jobs))
     assert first_seen == list(range(200))
     assert jobs == sorted(jobs)
-    assert len({line.split()[2] for line in log}) > 1, "one consumer did it all: nothing was raced"
-    assert "stale" in "".join(said) or "lost" in "".join(said), "no lease was lost: no chaos"
+    assert len({line.split()[2] for line in log}) > 1, (
+        "only one consumer wrote to the log, so nothing was raced"
+    )
+    assert "stale" in "".join(outputs) or "lost" in "".join(outputs), "no lease was lost"
 
 
 _CRASH = """

@@ -159,7 +159,7 @@ _CONSUME = """
 import sys, threading, time
 from datetime import timedelta
 from airflow_provider_chasqui.core.errors import LeaseLost
-from airflow_provider_chasqui.core.command import as_is, command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.lease import LeaseConfig, PartitionedQueue
 
 url, name, consumer = sys.argv[1:]
@@ -174,19 +174,19 @@ config = LeaseConfig(mode="exclusive", ordered=True, on_max_deliveries="block", 
 queue = PartitionedQueue(name, url, partitions=6, config=config)
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-# Longer than a busy machine lets a process wait: who is silent for so long loses all it holds.
-with queue.join(consumer, life=timedelta(seconds=3)) as me:
+# Longer than a process waits for the CPU on a busy machine: without heartbeats it loses its leases.
+with queue.join(consumer, session_timeout=timedelta(seconds=3)) as me:
     while not me.partitions:
         time.sleep(0.02)
-        me.beat()
+        me.send_heartbeat()
     print("up", flush=True)
     while not stop.is_set():
         for lease in me.lease(4, wait=timedelta(milliseconds=200)):
-            drive = queue.queue(int(lease.held.queue.rpartition('#')[2])).drive
-            tag = '{chasqui:' + lease.held.queue + '}'
-            guard = command('EVAL', GUARD, 2, tag + ':guard', tag + ':log', lease.fence,
-                            f"{lease.payload['key']} {lease.payload['n']} {consumer}", parse=as_is)
-            if drive.run(guard) == b'stale':
+            client = queue.queue(int(lease.handle.queue_name.rpartition('#')[2])).client
+            tag = '{chasqui:' + lease.handle.queue_name + '}'
+            guard = redis_command('EVAL', GUARD, 2, tag + ':guard', tag + ':log', lease.fencing_token,
+                            f"{lease.payload['key']} {lease.payload['n']} {consumer}", parse=as_raw)
+            if client.execute(guard) == b'stale':
                 break
             try:
                 me.ack(lease)
@@ -201,7 +201,7 @@ with queue.join(consumer, life=timedelta(seconds=3)) as me:
 def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
     redis86_binary: Path, queue_name: str
 ) -> None:
-    """Three nodes, six partitions, three processes; one is killed, one comes later."""
+    """Three nodes, six partitions, three processes. One is killed and another one joins later."""
     from tests.redis_client.test_cluster import started
 
     keys = [f"key-{i}" for i in range(12)]
@@ -211,18 +211,21 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
         def start(name: str) -> subprocess.Popen[str]:
             return subprocess.Popen(
                 [sys.executable, "-c", _CONSUME, url, queue_name, name],
-                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
 
         config = LeaseConfig(
             mode="exclusive", ordered=True, on_max_deliveries="block", max_deliveries=1000
         )
         with PartitionedQueue(queue_name, url, partitions=6, config=config) as queue:
             holders = {cluster.owner(f"{queue_name}#{i}").port for i in range(6)}
-            assert len(holders) > 1, "the partitions do not spread"
+            assert len(holders) > 1, "all partitions are on one node"
             consumers = {name: start(name) for name in ("a", "b", "c")}
-            for each in consumers.values():
-                assert each.stdout.readline() == "up\n"
+            for process in consumers.values():
+                assert process.stdout.readline() == "up\n"
 
             def produce(first: int, last: int) -> None:
                 for n in range(first, last):
@@ -230,21 +233,22 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
                         queue.produce(key, [{"key": key, "n": n}])
 
             def log() -> dict[int, list[list[str]]]:
-                found = {}
+                log_lines = {}
                 for i in range(6):
-                    one = queue.queue(i)
-                    lines = one.client.execute(
-                        redis_command("LRANGE", f"{one.keys.hash_tag}:log", 0, -1, parse=as_raw)
+                    partition_queue = queue.queue(i)
+                    key = f"{partition_queue.keys.hash_tag}:log"
+                    lines = partition_queue.client.execute(
+                        redis_command("LRANGE", key, 0, -1, parse=as_raw)
                     )
-                    found[i] = [line.decode().split() for line in lines]
-                return found
+                    log_lines[i] = [line.decode().split() for line in lines]
+                return log_lines
 
             produce(0, 10)
             os.kill(consumers["b"].pid, signal.SIGKILL)
             produce(10, 20)
             consumers["d"] = start("d")
             produce(20, 25)
-            until(lambda: sum(each.length for each in queue.stats()) == 0, 60)
+            until(lambda: sum(stats.length for stats in queue.stats()) == 0, 60)
             for name in ("a", "c", "d"):
                 consumers[name].communicate("stop\n", timeout=30)
                 assert consumers[name].returncode == 0
@@ -259,5 +263,5 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
             assert set(order) == set(keys)
             for key, numbers in order.items():
                 assert numbers == sorted(numbers), f"{key} out of order"
-                assert list(dict.fromkeys(numbers)) == list(range(25)), f"{key} lost something"
+                assert list(dict.fromkeys(numbers)) == list(range(25)), f"{key} lost a message"
             assert {"a", "c"} <= workers

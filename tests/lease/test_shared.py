@@ -182,7 +182,7 @@ def test_waiting_wakes_for_new_due_and_delayed_jobs(
     later(0.2, lambda: leases.nack(lease))
     took, (again,) = timed()
     assert 0.15 < took < 1.5
-    assert again.id == lease.entry_id
+    assert again.entry_id == lease.entry_id
     assert leases.lease("me", wait=100 * MS) == []
 
 

@@ -109,16 +109,16 @@ def test_what_counts_as_one_server() -> None:
     assert not same_server(one, from_url("redis+cluster://h:1"))
 
 
-_DRAIN = """
+_MIGRATE = """
 import sys
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.rsmq.bridge import drain
+from airflow_provider_chasqui.rsmq.bridge import migrate_from_rsmq
 from airflow_provider_chasqui.rsmq.client import RsmqClient
 url, dialect, namespace, name = sys.argv[1:]
 with RsmqClient(url, namespace=namespace) as rsmq, Queue(name, url, dialect=dialect) as queue:
     print("ready", flush=True)
     sys.stdin.readline()
-    print(drain("q", queue, rsmq).moved)
+    print(migrate_from_rsmq("q", queue, rsmq).moved)
 """
 
 
@@ -130,7 +130,7 @@ def test_bridges_and_a_node_consumer_race_and_nothing_is_lost_or_doubled(
 ) -> None:
     """Four bridge processes and the real npm rsmq take from one queue at the same time."""
     npm = npm_rsmq(server.url)
-    command = [sys.executable, "-c", _DRAIN, server.url, server.dialect, namespace, queue.name]
+    command = [sys.executable, "-c", _MIGRATE, server.url, server.dialect, namespace, queue.name]
     bridges = [
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -173,7 +173,7 @@ def test_between_two_servers_a_crash_at_any_step_loses_and_doubles_nothing(
             raise Crash
 
         with monkeypatch.context() as patch:
-            patch.setattr(bridge.adding, "add_jobs", crash)  # received, not added
+            patch.setattr(bridge.enqueue, "add_jobs", crash)  # received, not added
             with pytest.raises(Crash):
                 migrate_from_rsmq("q", queue, rsmq, vt=hide)
         assert queue.depth().waiting == 0

@@ -44,7 +44,7 @@ def test_the_examples_of_the_rsmq_page_run(connected: Server, capsys: Any) -> No
     for example in examples("rsmq.md"):
         run(example, connected.url, names, unique)
     printed = capsys.readouterr().out
-    assert "Moved(moved=1" in printed, "the message that the hook sent went there and back"
+    assert "TransferReport(moved=1" in printed, "the message of the hook was not moved both ways"
     with RsmqClient(connected.url) as rsmq:
         assert rsmq.get_queue_attributes(f"emails-{unique}").msgs == 1
         rsmq.delete_queue(f"emails-{unique}")
