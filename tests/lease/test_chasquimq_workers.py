@@ -46,13 +46,13 @@ def test_a_chasquimq_worker_claims_only_expired_leases(
     with leases.heartbeat(kept) as beat:
         worker = stock_worker(native_server.url, stream.name, IDLE)
         leases.nack(back)
-        assert worker.hear()["ran"] == "handed back"
+        assert worker.receive()["ran"] == "handed back"
         # This lease gets no heartbeat: the worker claims the job, and the ack is too late.
-        assert worker.hear()["ran"] == "silent"
+        assert worker.receive()["ran"] == "silent"
         with pytest.raises(LeaseLost):
             leases.ack(silent)
         stream.add("new")
-        assert worker.hear()["ran"] == "new"
+        assert worker.receive()["ran"] == "new"
         # Now the renewed lease is older than the idle time after which the worker claims.
         assert leases.lease("me", wait=timedelta(milliseconds=2 * IDLE)) == []
         beat.check()
@@ -60,7 +60,7 @@ def test_a_chasquimq_worker_claims_only_expired_leases(
     until(lambda: leases.stats().length == 0)
     worker.process.stdin.write("stop\n")
     worker.process.stdin.flush()
-    assert worker.hear() == "down", "the worker ran something twice"
+    assert worker.receive() == "down", "the worker ran something twice"
 
 
 def test_a_worker_and_lease_holders_process_every_job_once(
@@ -76,7 +76,7 @@ def test_a_worker_and_lease_holders_process_every_job_once(
     worker.process.stdin.write("stop\n")
     worker.process.stdin.flush()
     worker_ran = []
-    while (line := worker.hear()) != "down":
+    while (line := worker.receive()) != "down":
         worker_ran.append(line["ran"])
     assert sorted(ours + worker_ran) == list(range(500))
     assert ours, "the worker did it all: nothing was shared"
@@ -117,7 +117,7 @@ def test_chasquimq_reads_and_replays_the_dead_letters(
         assert json.loads(seen) == [["retries_exhausted", "n", lease.entry_id]]
         assert replayed == "1"
     if mode == "shared":
-        assert stock_worker(url, stream.name).hear()["ran"] == "try again"
+        assert stock_worker(url, stream.name).receive()["ran"] == "try again"
 
 
 def test_exclusive_mode_refuses_a_stream_with_a_worker(

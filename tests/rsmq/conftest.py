@@ -36,19 +36,19 @@ class Peer:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
 
-    def say(self, verb: str, **options: Any) -> None:
+    def send(self, verb: str, **options: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([verb, options]) + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def ask(self, verb: str, **options: Any) -> Any:
         """Return the result of an operation, or the name of the error."""
-        self.say(verb, **options)
-        answer = self.hear()
+        self.send(verb, **options)
+        answer = self.receive()
         return answer["error"]["name"] if "error" in answer else answer.get("result")
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ def stock_worker(chasquimq_python: Path) -> Iterator[Callable[..., Peer]]:
     def start(url: str, queue: str, idle_ms: int = 30_000) -> Peer:
         args = (str(HERE / "stock_worker.py"), url, queue, str(idle_ms))
         peers.append(Peer(str(chasquimq_python), *args))
-        assert peers[-1].hear() == "up"
+        assert peers[-1].receive() == "up"
         return peers[-1]
 
     yield start

@@ -29,9 +29,9 @@ def jobs(queue: Queue) -> list[Any]:
     """Return every job on the stream, decoded."""
     queue.client.execute(consumer_group.create(queue.keys, "test"))
     raw = queue.client.execute(consumer_group.read(queue.keys, "test", "c", 10_000, 0, 0))
-    found = [consumer_group.parse_entry(each, 2**30) for each in raw]
-    assert all(isinstance(each, consumer_group.StreamEntry) for each in found)
-    return [entry.job for entry in found]
+    entries = [consumer_group.parse_entry(entry, 2**30) for entry in raw]
+    assert all(isinstance(entry, consumer_group.StreamEntry) for entry in entries)
+    return [entry.job for entry in entries]
 
 
 def test_messages_become_jobs_in_order(rsmq: RsmqClient, queue: Queue) -> None:
@@ -140,17 +140,17 @@ def test_racing_bridges_and_a_node_consumer_lose_and_duplicate_nothing(
     for process in bridges:
         assert process.stdout.readline() == "ready\n"
     sent = [rsmq.send_message("q", str(i)) for i in range(1000)]
-    npm.say("loop", qname="q")
-    first = npm.hear()
+    npm.send("loop", qname="q")
+    first = npm.receive()
     assert "popped" in first
     moved = [int(process.communicate("go\n", timeout=60)[0]) for process in bridges]
-    npm.say("stop")
-    theirs = [first["popped"]["id"]]
-    while "popped" in (line := npm.hear()):
-        theirs.append(line["popped"]["id"])
-    ours = [job.id for job in jobs(queue)]
-    assert len(ours) == sum(moved) > 0
-    assert sorted(ours + theirs) == sorted(sent)
+    npm.send("stop")
+    popped_ids = [first["popped"]["id"]]
+    while "popped" in (line := npm.receive()):
+        popped_ids.append(line["popped"]["id"])
+    moved_ids = [job.id for job in jobs(queue)]
+    assert len(moved_ids) == sum(moved) > 0
+    assert sorted(moved_ids + popped_ids) == sorted(sent)
     assert rsmq.get_queue_attributes("q").totalrecv == 1000
 
 

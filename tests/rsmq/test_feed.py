@@ -137,7 +137,7 @@ def test_a_chasquimq_worker_two_bridges_and_node_process_every_job_once(
         worker.process.stdin.write("stop\n")
         worker.process.stdin.flush()
         ran = []
-        while (line := worker.hear()) != "down":
+        while (line := worker.receive()) != "down":
             ran.append(line["ran"])
         npm = npm_rsmq(url)
         moved = []
@@ -175,7 +175,7 @@ def test_bridges_node_and_a_chasquimq_worker_run_together(
     with RsmqClient(url, namespace=namespace) as rsmq, Queue(queue_name, url) as queue:
         rsmq.create_queue("q")
         sent = [rsmq.send_message("q", str(i)) for i in range(600)]
-        npm.say("loop", qname="q")
+        npm.send("loop", qname="q")
 
         def carry() -> None:
             with Queue(queue_name, url) as to, RsmqClient(url, namespace=namespace) as source:
@@ -186,16 +186,16 @@ def test_bridges_node_and_a_chasquimq_worker_run_together(
             process.start()
         for process in bridges:
             process.join(60)
-        npm.say("stop")
+        npm.send("stop")
         theirs = []
-        while "popped" in (line := npm.hear()):
+        while "popped" in (line := npm.receive()):
             theirs.append(line["popped"]["id"])
         while queue.depth().waiting or queue.depth().running:
             pass  # the worker finishes what it has
         worker.process.stdin.write("stop\n")
         worker.process.stdin.flush()
         ran = []
-        while (line := worker.hear()) != "down":
+        while (line := worker.receive()) != "down":
             ran.append(line["id"])
         assert sorted(ran + theirs) == sorted(sent)
         assert ran

@@ -31,7 +31,7 @@ class Replay:
         self.subscription = self.raw.pubsub()
         self.subscription.psubscribe(f"{namespace}:rt:*")
         assert self.subscription.get_message(timeout=5)["type"] == "psubscribe"
-        self.ours: dict[str, str] = {}
+        self.local_ids: dict[str, str] = {}
         names = {key for step in STEPS for key in step.get("keys_after", {})}
         self.known = [key.replace("gvnode", namespace) for key in names]
 
@@ -39,11 +39,11 @@ class Replay:
         if "sleep_s" in step:
             return self.wait_for_visible("q1")
         client = self.loud if step["published"] else self.quiet
-        verb = SNAKE.sub("_", step["op"]).lower()
-        args = {key: self.ours.get(str(value), value) for key, value in step["args"].items()}
+        method = SNAKE.sub("_", step["op"]).lower()
+        args = {key: self.local_ids.get(str(value), value) for key, value in step["args"].items()}
         before = self.now_ms()
         try:
-            reply: Any = {"result": getattr(client, verb)(**args)}
+            reply: Any = {"result": getattr(client, method)(**args)}
         except RsmqError as error:
             reply = {"error": {"name": error.name, "message": error.message}}
         after = self.now_ms()
@@ -52,7 +52,7 @@ class Replay:
     def compare(self, step: dict[str, Any], reply: Any, before: int, after: int) -> None:
         golden = step["reply"]
         if step["op"] == "sendMessage" and "result" in golden:
-            self.ours[golden["result"]] = reply["result"]
+            self.local_ids[golden["result"]] = reply["result"]
             assert re.fullmatch(r"[0-9a-z]{10}[A-Za-z0-9]{22}", reply["result"])
             assert before <= int(reply["result"][:10], 36) / 1000 <= after + 1
         assert self.shape(reply) == self.translated(golden)
@@ -75,11 +75,11 @@ class Replay:
                     self.renamed(content["value"])
                 )
             else:
-                wanted = {self.ours[member]: score for member, score in content["value"]}
-                found = dict(self.raw.zrange(key, 0, -1, withscores=True))
+                wanted = {self.local_ids[member]: score for member, score in content["value"]}
+                scores = dict(self.raw.zrange(key, 0, -1, withscores=True))
                 # As a set, because two scores of one millisecond in the recording may differ here.
-                assert set(found) == set(wanted)
-                for member, score in found.items():
+                assert set(scores) == set(wanted)
+                for member, score in scores.items():
                     # A score of this step has the same distance from its time as in the recording.
                     if self.touched(step, member):
                         assert before - 60 <= score - (wanted[member] - golden_ms) <= after + 60
@@ -89,7 +89,7 @@ class Replay:
         if reply is None:
             return False
         ids = [step["args"].get("id"), reply, reply.get("id") if isinstance(reply, dict) else None]
-        return member in {self.ours.get(str(each)) for each in ids}
+        return member in {self.local_ids.get(str(recorded_id)) for recorded_id in ids}
 
     def keys(self) -> list[str]:
         """Return the existing keys among those of all steps."""
@@ -103,7 +103,9 @@ class Replay:
         return [k for k in self.raw.scan_iter(f"{self.namespace}:*") if ":idempotency:" not in k]
 
     def renamed(self, fields: dict[str, str]) -> dict[str, str]:
-        return {ID.sub(lambda m: self.ours[m[0]], name): value for name, value in fields.items()}
+        return {
+            ID.sub(lambda m: self.local_ids[m[0]], name): value for name, value in fields.items()
+        }
 
     @staticmethod
     def plain(fields: dict[str, str]) -> dict[str, str]:
@@ -115,7 +117,7 @@ class Replay:
         }
 
     def translated(self, golden: Any) -> Any:
-        return self.shape(json.loads(ID.sub(lambda m: self.ours[m[0]], json.dumps(golden))))
+        return self.shape(json.loads(ID.sub(lambda m: self.local_ids[m[0]], json.dumps(golden))))
 
     @staticmethod
     def shape(reply: Any) -> Any:

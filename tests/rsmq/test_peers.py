@@ -102,7 +102,7 @@ def test_racing_consumers_of_both_clients_receive_every_message_once(
     with RsmqClient(server.url, namespace=namespace) as client:
         client.create_queue("q")
         sent = [client.send_message("q", str(i)) for i in range(150)]
-        npm.say("loop", qname="q")
+        npm.send("loop", qname="q")
         got: list[str] = []
         lock = threading.Lock()
 
@@ -117,9 +117,9 @@ def test_racing_consumers_of_both_clients_receive_every_message_once(
             thread.start()
         for thread in threads:
             thread.join(30)
-        npm.say("stop")
+        npm.send("stop")
         theirs = []
-        while "popped" in (line := npm.hear()):
+        while "popped" in (line := npm.receive()):
             theirs.append(line["popped"]["id"])
         assert line == {"result": "stopped"}
         assert sorted(got + theirs) == sorted(sent)
