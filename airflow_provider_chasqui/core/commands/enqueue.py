@@ -73,7 +73,7 @@ _DEFAULT_OPTIONS = tuple(NewJob()[2:])
 # An envelope as a RESP argument, formatted in one step.
 _ENVELOPE_ARG = b"$%d\r\n\x94\xba%b%b%b%b\r\n"
 
-_BARRIER_TOKEN = "confirm"
+_BARRIER_TOKEN = "replication_barrier"
 _BARRIER_TTL_MS = 1000
 
 
