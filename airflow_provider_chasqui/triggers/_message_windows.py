@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.queue import AsyncQueue
     from airflow_provider_chasqui.triggers._message_consumer import Message, MessageConsumer
 
-# Airflow stores events in its database without a time limit. A larger window is stored in Redis,
-# where it expires, and its event only refers to it.
+# Airflow stores events in its database without a time limit. A larger window is stored in Redis
+# with a TTL, and its event only refers to it.
 MAX_INLINE_BYTES = 64 * 1024
 _REDELIVERY_DELAY = timedelta(seconds=2)
 

@@ -1,6 +1,6 @@
 """The reader that all watchers of a queue share on Airflow 3.3 and later.
 
-A module of its own, because `airflow.triggers.shared_stream` does not exist in Airflow 3.1 and 3.2.
+It is a separate module, because Airflow 3.1 and 3.2 have no `airflow.triggers.shared_stream`.
 """
 
 from __future__ import annotations

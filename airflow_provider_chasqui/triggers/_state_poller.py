@@ -375,10 +375,10 @@ class StatePoller:
                 dead.append(waiter)
             else:
                 unresolved.append(waiter)
-        letters = await self._dead_letters(dead)
+        dead_letters_by_id = await self._dead_letters(dead)
         for waiter in dead:
             waiter.resolve(
-                JobWaitResult.from_dead_letter(waiter.job_id, letters.get(waiter.job_id))
+                JobWaitResult.from_dead_letter(waiter.job_id, dead_letters_by_id.get(waiter.job_id))
             )
         return unresolved
 
@@ -423,14 +423,14 @@ class StatePoller:
             )
             and event.name in FINAL_EVENTS
         ]
-        letters = await self._dead_letters(
+        dead_letters_by_id = await self._dead_letters(
             [waiter for waiter, event in finished if event.name == "dlq"]
         )
         for waiter, event in finished:
             if event.name == "completed":
                 self._resolve_completed(waiter)
-            elif waiter.job_id in letters or event.reason == CANCELLED:
-                dead_letter = letters.get(waiter.job_id)
+            elif waiter.job_id in dead_letters_by_id or event.reason == CANCELLED:
+                dead_letter = dead_letters_by_id.get(waiter.job_id)
                 waiter.resolve(
                     JobWaitResult.from_dead_letter(waiter.job_id, dead_letter, event.reason)
                 )
@@ -543,9 +543,9 @@ class StatePoller:
 
     async def _resolve_missing_jobs(self, missing: list[JobWaiter]) -> None:
         unresolved = await self._resolve_from_state(missing)
-        letters = await self._dead_letters(unresolved)
+        dead_letters_by_id = await self._dead_letters(unresolved)
         for waiter in unresolved:
-            dead_letter = letters.get(waiter.job_id)
+            dead_letter = dead_letters_by_id.get(waiter.job_id)
             if dead_letter is not None:
                 waiter.resolve(JobWaitResult.from_dead_letter(waiter.job_id, dead_letter))
             elif waiter.misses >= _MAX_MISSES:
@@ -563,8 +563,10 @@ class StatePoller:
         elif waiter.bits_missing:
             # The worker sets no bits and some of its events were trimmed. Jobs that are neither on
             # the queue nor in the DLQ have completed.
-            letters = await self._queue.dead_letters(limit=progress.total, batch_id=waiter.batch_id)
-            waiter.update(BatchSnapshot(progress, progress.total - len(letters), len(letters)))
+            dead_count = len(
+                await self._queue.dead_letters(limit=progress.total, batch_id=waiter.batch_id)
+            )
+            waiter.update(BatchSnapshot(progress, progress.total - dead_count, dead_count))
         else:
             waiter.update(BatchSnapshot(progress, snapshot.done, snapshot.dead, remaining))
 

@@ -206,7 +206,7 @@ class ProgressLogger:
         self._logged_at, self._logged_count = now, finished_count
         total = snapshot.progress.total
         self._log(
-            "Batch %s: %d of %s ended%s, %d dead%s",
+            "Batch %s: %d of %s finished%s, %d dead%s",
             self._batch_id,
             finished_count,
             "?" if total is None else total,

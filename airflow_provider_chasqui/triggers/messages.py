@@ -23,7 +23,7 @@ from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
 from airflow_provider_chasqui.triggers._base import DataclassTrigger, require_seconds
 from airflow_provider_chasqui.triggers._message_windows import MessageWindow, MessageWindowReader
 
-# Before 3.3 Airflow does not report when it has stored an event. It has done so long before this.
+# Before 3.3 Airflow does not report that it has stored an event. It needs much less than this.
 _STORE_DELAY_S = 10.0
 
 
