@@ -79,6 +79,9 @@ class AirflowSite(LocalAirflow):
         its check for killed tasks, and fails the task: "Executor reported that the task instance
         finished with state success, but the task instance's state attribute is running".
 
+        To reproduce it, send SIGSTOP to the executor's worker process right after the deferral and
+        SIGCONT when the resumed task runs: without this wait the task fails, with it it succeeds.
+
         :param seconds: the maximum time.
         """
         until(
