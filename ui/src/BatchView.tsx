@@ -166,5 +166,5 @@ function BatchCard({ connection, queue, batch }: QueueRef & { batch: Batch }) {
 
 function describeState(batch: Batch): [tone: string, text: string] {
   if (batch.finished) return batch.dead ? ["bad", "finished with dead jobs"] : ["ok", "done"];
-  return ["running", batch.total === null ? "being enqueued" : "running"];
+  return ["running", batch.total === null ? "being enqueued" : "in progress"];
 }

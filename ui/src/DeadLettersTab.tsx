@@ -155,7 +155,7 @@ export function DeadLettersTab({ connection, queue, canEdit }: QueueRef & { canE
                 <th scope="col">Error</th>
                 <th scope="col">Job</th>
                 <th scope="col" className="cq-num">Attempts</th>
-                <th scope="col" className="cq-num">Dead since</th>
+                <th scope="col" className="cq-num">Died</th>
               </tr>
             </thead>
             <tbody>
@@ -230,9 +230,8 @@ function describePage(page: DeadLetterPage, filtered: boolean): string {
   if (!filtered) return formatDeadLetters(page.total);
   const matches = page.dead_letters.length;
   const count = `${formatCount(matches)} ${matches === 1 ? "match" : "matches"}`;
-  return page.next_cursor
-    ? `${count} on this page, ${formatCount(page.scanned)} of ${formatDeadLetters(page.total)} searched`
-    : `${count}, ${formatDeadLetters(page.total)} in total`;
+  if (!page.next_cursor) return `${count}, ${formatDeadLetters(page.total)} in total`;
+  return `${count} in the ${formatCount(page.scanned)} dead letters searched for this page, ${formatCount(page.total)} in total`;
 }
 
 function withRows(selected: Set<string>, rows: DeadLetter[], select: boolean): Set<string> {
@@ -284,7 +283,7 @@ function DeadLetterDrawer({ connection, queue, id, canEdit, onClose, onAction }:
               ["Name", data.job_name],
               ["Reason", <span key="reason" className="cq-reason">{data.reason}</span>],
               ["Attempts", data.attempts],
-              ["Dead since", <Timestamp key="dead" at={data.dead_at} relative={false} />],
+              ["Died", <Timestamp key="dead" at={data.dead_at} relative={false} />],
               ["Created", data.created_at ? <Timestamp key="created" at={data.created_at} relative={false} /> : null],
               ["Batch", data.batch_id ? <PageLink key="batch" params={{ conn: connection, queue, batch: data.batch_id }}>{data.batch_id}</PageLink> : null],
               ["Size", formatSize(data.size)],

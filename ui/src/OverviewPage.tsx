@@ -104,7 +104,7 @@ function ConnectionCard({ connection, search }: { connection: Connection; search
 function QueueTable({ connection, queues }: { connection: string; queues: QueueRow[] }) {
   return (
     <div className="cq-scroll">
-      <table className="cq-table">
+      <table className="cq-table cq-queues">
         <caption className="cq-hidden">Queues of {connection}</caption>
         <thead>
           <tr>
