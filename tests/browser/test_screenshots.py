@@ -99,7 +99,7 @@ def sample_queue(environment: PluginEnvironment) -> Iterator[str]:
 VIEWS: dict[str, tuple[dict[str, str], str]] = {
     "overview": ({}, 'a[href*="queue=emails"]'),
     "queue": ({"queue": "emails"}, ".cq-chart"),
-    "jobs": ({"queue": "emails", "tab": "jobs"}, ".cq-panel .cq-button-group"),
+    "jobs": ({"queue": "emails", "tab": "jobs"}, ".cq-table tbody tr, .cq-empty"),
     "delayed": ({"queue": "emails", "tab": "delayed"}, ".cq-table tbody tr"),
     "batches": ({"queue": "emails", "tab": "batches"}, ".cq-progress"),
     "letters": ({"queue": "emails", "tab": "dead-letters"}, ".cq-dead-letters tbody tr"),
