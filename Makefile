@@ -57,9 +57,11 @@ check: setup ## Lint, formatting, types
 	@echo "==> Checking style, format and types"
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/python -m tools.async_to_sync --check
 	@$(BIN)/mypy
 
 fix: setup ## Repair what lint and formatting can repair themselves
+	@$(BIN)/python -m tools.async_to_sync
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 

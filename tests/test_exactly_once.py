@@ -17,7 +17,8 @@ from airflow_provider_chasqui.core.codec import decode_delayed_member, decode_en
 from airflow_provider_chasqui.core.commands.batches import MAX_CHUNK_JOBS
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BatchConflict, QueueFull
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.support.producers import add_unique, in_processes, send_batch
 from tests.support.proxy import Cut, Policy, Proxy
 from tests.support.redis_state import plain_client

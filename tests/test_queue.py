@@ -25,7 +25,8 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.ids import UlidGenerator
 from airflow_provider_chasqui.core.payload import encode_payload
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.support.redis_state import dump
 
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)

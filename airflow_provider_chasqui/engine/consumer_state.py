@@ -11,7 +11,7 @@ from airflow_provider_chasqui.core.commands.consumer_group import ParsedEntry
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.metrics import Metrics
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 # No more is read ahead than would be done in this time, and than fits into so many bytes.
 _PREFETCH_SECONDS = 0.5

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.engine.handlers import Handlers
     from airflow_provider_chasqui.engine.standalone import StandaloneService
     from airflow_provider_chasqui.lease import AsyncLeaseQueue, LeaseQueue
-    from airflow_provider_chasqui.queue import AsyncQueue, Queue
+    from airflow_provider_chasqui.queue import Queue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
     from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
 
 DEFAULT_CONN_ID = "chasqui_default"
@@ -82,8 +83,8 @@ class ChasquiHook(BaseHook):
     async def async_queue(self, queue_name: str | None = None) -> AsyncQueue:
         """Return a new queue for the running event loop; the caller closes it."""
         # The first import takes a moment, and the triggerer's loop serves others meanwhile.
-        await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue")
-        from airflow_provider_chasqui.queue import AsyncQueue
+        await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue_async")
+        from airflow_provider_chasqui.queue_async import AsyncQueue
 
         settings = await self.async_settings()
         name = self._resolve_queue_name(queue_name, settings)

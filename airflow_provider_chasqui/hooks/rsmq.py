@@ -18,7 +18,8 @@ if TYPE_CHECKING:
         SecondsInput,
         TimeUnit,
     )
-    from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient, RsmqClient
+    from airflow_provider_chasqui.rsmq.client import RsmqClient
+    from airflow_provider_chasqui.rsmq.client_async import AsyncRsmqClient
 
 
 class RsmqHook(BaseHook):
@@ -68,7 +69,7 @@ class RsmqHook(BaseHook):
 
     async def async_client(self) -> AsyncRsmqClient:
         """Return a new client for the running event loop; the caller closes it."""
-        from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient
+        from airflow_provider_chasqui.rsmq.client_async import AsyncRsmqClient
 
         connection = await self.aget_connection(self.rsmq_conn_id)
         return AsyncRsmqClient(parse_connection(connection).target, **self._options)

@@ -35,7 +35,7 @@ from airflow_provider_chasqui.core.event import FINAL_EVENTS, Event
 from airflow_provider_chasqui.core.job import DeadLetter
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
 
 
 MAX_RECENT_EVENTS = 20_000

@@ -19,7 +19,7 @@ from airflow_provider_chasqui.core.outcome import Snooze, Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.context import Context
 from airflow_provider_chasqui.engine.handlers import Handlers
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 # Watchers mostly wait: a delayed message may be a second late, and Redis has a tenth of the work.
 _SLOW_PROMOTER = PromoterConfig(poll_interval=timedelta(seconds=1))

@@ -39,10 +39,10 @@ from airflow_provider_chasqui.triggers._event_follower import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.redis_client.client import AsyncRedisClient
+    from airflow_provider_chasqui.redis_client.client_async import AsyncRedisClient
 if TYPE_CHECKING:
     from airflow_provider_chasqui.core.batch import BatchProgress
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
     from airflow_provider_chasqui.triggers._event_follower import EventFollower
 
 

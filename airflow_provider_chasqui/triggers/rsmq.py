@@ -17,7 +17,7 @@ from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_even
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.redis_client.pubsub import ChannelSubscriber
-    from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient
+    from airflow_provider_chasqui.rsmq.client_async import AsyncRsmqClient
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

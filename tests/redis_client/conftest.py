@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from airflow_provider_chasqui.core.command import Command
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.support.servers import RedisServer, valkey_binary
 
 

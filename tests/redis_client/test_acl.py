@@ -20,7 +20,8 @@ from airflow_provider_chasqui.core.errors import JobFailed, PermissionDenied
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 from tests.redis_client.conftest import Open, admin, stream_length
 from tests.support.servers import RedisServer, valkey_binary

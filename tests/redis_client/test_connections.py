@@ -17,11 +17,10 @@ import pytest
 from airflow_provider_chasqui.core.command import Command, as_raw, redis_command
 from airflow_provider_chasqui.core.commands import consumer_group, inspect
 from airflow_provider_chasqui.core.errors import ConnectionFailed, KeyTypeMismatch, WaitTimeout
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
-from airflow_provider_chasqui.redis_client.connection_pool import (
-    AsyncConnectionManager,
-    ConnectionManager,
-)
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
+from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
+from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncConnectionManager
 from airflow_provider_chasqui.redis_client.target import RedisTarget, from_url
 from tests.conftest import Server
 from tests.redis_client.conftest import Blocking, Open, admin, stream_length

@@ -14,7 +14,7 @@ import redis
 
 from airflow_provider_chasqui.core.errors import ConnectionFailed
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.redis_client.connection_pool import AsyncConnectionManager
+from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncConnectionManager
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 from tests.redis_client.conftest import Open, admin, stream_length
 from tests.support.servers import RedisServer
