@@ -186,7 +186,7 @@ def _edits(tokens: list[TokenInfo], filename: str) -> Iterator[tuple[Position, P
                 name = ".".join(["asyncio", *following[1:2]])
                 raise ConversionError(
                     f"{filename}:{token.start[0]}: {name} has no blocking form; add it to "
-                    "ATTRIBUTES, or move the code to a module that is written by hand for both kinds"
+                    "ATTRIBUTES, or move the code to a module written by hand for both kinds"
                 )
         elif token.string in RENAMES:
             new = RENAMES[token.string]

@@ -170,7 +170,7 @@ class LeaseQueue:
         wait: timedelta | None = None,
         visibility_timeout: timedelta | None = None,
     ) -> list[Lease]:
-        """Lease jobs: new and released ones, those with an expired lease, and delayed ones when due.
+        """Lease jobs: new and released ones, expired leases, and delayed ones when due.
 
         :param consumer: the name of the consumer.
         :param max_messages: the maximum number of jobs, from 1 to 10000.
