@@ -84,15 +84,16 @@ def test_imports_and_types_are_converted() -> None:
         from airflow_provider_chasqui.redis_client.client_async import AsyncRedisClient
 
 
-        async def run(client: AsyncRedisClient, function: Callable[[], Awaitable[list[int]]]) ->
-        None: await asyncio.sleep(1) await redis.asyncio.Redis().aclose()
+        async def run(client: AsyncRedisClient, load: Callable[[], Awaitable[list[int]]]) -> None:
+            await asyncio.sleep(1)
+            await redis.asyncio.Redis().aclose()
         """
     text = converted(source)
     assert "import time\n" in text
     assert "asyncio" not in text
     assert "threading" not in text
     assert "from airflow_provider_chasqui.redis_client.client import RedisClient" in text
-    assert "def run(client: RedisClient, function: Callable[[], list[int]]) -> None:" in text
+    assert "def run(client: RedisClient, load: Callable[[], list[int]]) -> None:" in text
     assert "time.sleep(1)" in text
     assert "redis.Redis().close()" in text
 
