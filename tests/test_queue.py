@@ -156,7 +156,7 @@ def test_waits_time_out_with_the_state_and_a_missing_batch_is_an_error(queue):
     with pytest.raises(WaitTimeout, match="0 done and 0 dead of 1"):
         queue.wait_batch("b", timeout=timedelta(milliseconds=100))
     with pytest.raises(BatchNotFound):
-        queue.wait_batch("nobody")
+        queue.wait_batch("unknown")
     assert queue.add_batch([], batch_id="empty").total == 0
     assert queue.wait_batch("empty", timeout=SECOND).finished
 

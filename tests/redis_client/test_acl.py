@@ -74,7 +74,7 @@ def produce(queue: Queue) -> None:
     queue.reschedule("d", delay=2 * hour)
     queue.cancel("d")
     queue.cancel(plain.job_id)
-    queue.cancel("nobody")
+    queue.cancel("unknown")
     queue.add_batch(range(3), batch_id="b")
     queue.add_batch(range(3), batch_id="later", delay=hour)
     queue.cancel("batch:later:0:1")
@@ -82,7 +82,7 @@ def produce(queue: Queue) -> None:
     queue.dead_job_ids("b")
     queue.job_status(job.job_id)
     queue.job_status("batch:b:0:1")
-    queue.job_status("nobody")
+    queue.job_status("unknown")
     queue.result(job.job_id)
     queue.results([job.job_id])
     queue.depth()
@@ -97,7 +97,7 @@ def produce(queue: Queue) -> None:
     queue.dead_letters(newest_first=True)
     queue.purge_dead_letters()
     with pytest.raises(TimeoutError):
-        queue.wait("nobody", timeout=timedelta(milliseconds=30))
+        queue.wait("unknown", timeout=timedelta(milliseconds=30))
 
 
 def create_dead_letters(server: RedisServer, name: str) -> None:

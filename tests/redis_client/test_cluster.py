@@ -57,7 +57,7 @@ class Cluster:
                     return node
             return None
 
-        # For a moment after a change, every node may redirect to another one.
+        # Shortly after a change, every node may redirect to another one.
         node = until(find, 15, f"a node holding the queue {queue}", every=0.05)
         assert node is not None
         return node
@@ -141,7 +141,7 @@ def test_every_method_uses_one_slot(open_queue: Open, cluster: Cluster, queue_na
     assert queue.reschedule("d1", delay=hour)
     batch = queue.add_batch(range(3000), batch_id="b")
     assert queue.add_batch(range(3000), batch_id="b") == batch
-    assert queue.batch_progress("b").sent == 3000
+    assert queue.batch_progress("b").enqueued == 3000
     assert queue.job_status(job.job_id).state == "waiting"
     assert queue.depth().waiting == 3002
     assert queue.depth().delayed == 8

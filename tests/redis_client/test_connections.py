@@ -46,7 +46,7 @@ def test_one_caller_uses_one_connection(
     for number in range(50):
         queue.add(number)
         with pytest.raises(WaitTimeout):
-            queue.wait("nobody", timeout=timedelta(milliseconds=1))
+            queue.wait("unknown", timeout=timedelta(milliseconds=1))
     assert connections(valkey_server, queue_name) == 1
     queue.close()
     until(lambda: connections(valkey_server, queue_name) == 0, what="closing the connection")
@@ -234,7 +234,7 @@ async def test_a_cancelled_call_leaves_no_stray_reply(
             await queue.add(0)
             for _ in range(20):
                 proxy.hold_replies()
-                call = asyncio.create_task(queue.result("nobody", default="nothing"))
+                call = asyncio.create_task(queue.result("unknown", default="nothing"))
                 await asyncio.to_thread(proxy.wait_for_reply)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):

@@ -76,7 +76,7 @@ def test_an_unknown_host_is_a_connection_error(open_queue: Open, queue_name: str
     assert "no connection to nowhere.invalid:6379/0" in add_error(queue, ConnectionFailed)
 
 
-@pytest.mark.parametrize("login", [f":{WRONG}", "", f"nobody:{WRONG}"])
+@pytest.mark.parametrize("login", [f":{WRONG}", "", f"unknown:{WRONG}"])
 def test_a_wrong_password_is_an_authentication_error(
     open_queue: Open, locked: RedisServer, queue_name: str, login: str
 ) -> None:

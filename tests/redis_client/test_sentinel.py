@@ -167,8 +167,8 @@ def test_a_dead_sentinel_is_skipped(open_queue: Open, fleet: Fleet, queue_name: 
 def test_an_unknown_master_and_unreachable_sentinels_are_named(
     fleet: Fleet, queue_name: str
 ) -> None:
-    url = fleet.url(retries=1).replace("/main/", "/nobody/")
-    with Queue(queue_name, url) as queue, pytest.raises(ConnectionFailed, match="'nobody'"):
+    url = fleet.url(retries=1).replace("/main/", "/unknown/")
+    with Queue(queue_name, url) as queue, pytest.raises(ConnectionFailed, match="'unknown'"):
         queue.add(1)
     for sentinel in fleet.sentinels:
         sentinel.kill()

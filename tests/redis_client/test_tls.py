@@ -39,7 +39,7 @@ def test_a_private_certificate_authority_is_accepted(
     url = f"rediss://{host}:{secure.port}/0?ssl_ca_certs={certificates.ca}"
     queue = open_queue(queue_name, url)
     queue.add_batch(range(5000), batch_id="b")
-    assert queue.batch_progress("b").sent == 5000
+    assert queue.batch_progress("b").enqueued == 5000
 
 
 def test_a_client_certificate_is_sent(
