@@ -69,7 +69,7 @@ ATTRIBUTES = {
 # `import asyncio` is replaced by the modules that ATTRIBUTES needs; ruff removes the unused ones.
 _IMPORTS = "\n".join(sorted({f"import {name.partition('.')[0]}" for name in ATTRIBUTES.values()}))
 _IGNORED = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
-# Since Python 3.12 the text within an f-string is a token of its own.
+# Since Python 3.12 the text within an f-string is a separate token.
 _TEXT = (tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 
 Position = tuple[int, int]

@@ -105,7 +105,7 @@ class PartitionedQueue:
         :param key: the key.
         :param messages: payloads or NewJobs.
         :param options: the options of `LeaseQueue.produce`.
-        :return: the entry ids. None stands for a message that was a duplicate.
+        :return: the entry ids. A duplicate has None.
         """
         return self.queue(self.partition_of(key)).produce(messages, **options)
 

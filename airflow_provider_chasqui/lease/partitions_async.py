@@ -104,7 +104,7 @@ class AsyncPartitionedQueue:
         :param key: the key.
         :param messages: payloads or NewJobs.
         :param options: the options of `AsyncLeaseQueue.produce`.
-        :return: the entry ids. None stands for a message that was a duplicate.
+        :return: the entry ids. A duplicate has None.
         """
         return await self.queue(self.partition_of(key)).produce(messages, **options)
 

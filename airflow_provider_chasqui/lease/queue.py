@@ -154,7 +154,7 @@ class LeaseQueue:
             queue has another one, nothing is written.
         :param strict_seq: raise an error for a used sequence number instead of skipping the
             message.
-        :return: the entry ids. None stands for a message that was skipped.
+        :return: the entry ids. A skipped message has None.
         :raises TailMoved: if `expected_last_id` is not the last entry. It has the id of the last
             one.
         :raises SequenceConflict: if a sequence number was used and `strict_seq` is set.
