@@ -1,4 +1,4 @@
-"""`airflow chasqui …`: the commands of the `chasqui` program, on an Airflow connection."""
+"""`airflow chasqui`: the commands of the `chasqui` program with an Airflow connection."""
 
 from __future__ import annotations
 
@@ -12,63 +12,70 @@ if TYPE_CHECKING:
 
 CONN_ID_OPTION = "--conn-id"
 _COMMAND_HELP = {
-    "inspect": "How full queues are",
-    "watch": "How full queues are, again and again",
-    "events": "Follow what happens on a queue",
+    "inspect": "Show the number of jobs in each state",
+    "watch": "Show the state of a queue until Ctrl-C",
+    "events": "Print the events of a queue",
     "jobs": "List the jobs of a queue",
-    "job": "Where a job is",
+    "job": "Show a job",
     "add": "Add a job",
     "cancel": "Cancel a job",
-    "batch": "How far a batch is",
+    "batch": "Show the progress of a batch",
     "batches": "List the batches of a queue",
-    "consumers": "Who works on a queue",
+    "consumers": "List the consumers of a queue",
     "dlq": "Dead letters: peek, replay, purge",
-    "repeat": "Jobs that fire by a schedule: list, add, remove",
+    "repeat": "Repeatable jobs: list, add, remove",
     "worker": "Run a worker",
 }
 
 
 def get_cli_commands() -> list[Any]:
-    """Return the group of commands; what they do is imported when one is run."""
+    """Return the command group. The implementation is imported when a command runs."""
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
 
     run = lazy_load_command("airflow_provider_chasqui.airflow_cli.run")
     connection = Arg(  # type: ignore[no-untyped-call]
         (CONN_ID_OPTION,),
-        help="The connection to use (chasqui_default)",
+        help="Airflow connection. Default: chasqui_default",
         default="chasqui_default",
     )
-    rest = Arg(  # type: ignore[no-untyped-call]
+    arguments = Arg(  # type: ignore[no-untyped-call]
         ("arguments",),
         nargs=argparse.REMAINDER,
         help="Arguments of the command; `chasqui <command> --help` explains them",
     )
     commands = [
-        ActionCommand(name=name, help=about, func=run, args=(connection, rest))
-        for name, about in _COMMAND_HELP.items()
+        ActionCommand(name=name, help=help_text, func=run, args=(connection, arguments))
+        for name, help_text in _COMMAND_HELP.items()
     ]
-    return [GroupCommand(name="chasqui", help="Queues of Chasqui", subcommands=commands)]
+    return [
+        GroupCommand(
+            name="chasqui", help="Inspect and operate Chasqui queues", subcommands=commands
+        )
+    ]
 
 
 def run(args: Any) -> None:
-    """Run one command of the `chasqui` program against an Airflow connection."""
+    """Run a command of the `chasqui` program with the server of an Airflow connection.
+
+    :param args: the parsed arguments of the Airflow CLI.
+    """
     from airflow_provider_chasqui.cli import entry_point
     from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 
     settings = ChasquiHook(args.conn_id).settings
-    # In the environment of this process, never on a command line; workers it starts inherit it.
+    # The environment keeps the password out of the command line; child processes inherit it.
     os.environ.update(target_environment(settings.target))
     arguments = [args.subcommand, *args.arguments]
     if settings.dialect and "--dialect" not in arguments:
-        place = arguments.index("--") if "--" in arguments else len(arguments)
-        arguments[place:place] = ["--dialect", settings.dialect]
+        index = arguments.index("--") if "--" in arguments else len(arguments)
+        arguments[index:index] = ["--dialect", settings.dialect]
     entry_point(arguments)
 
 
 def target_environment(target: RedisTarget) -> dict[str, str]:
-    """Return the variables by which the `chasqui` program finds a server."""
-    form = "+cluster" if target.cluster else "+sentinel" if target.sentinel_master else ""
-    scheme = f"{'rediss' if target.tls else 'redis'}{form}"
+    """Return the environment variables that configure the `chasqui` program for a server."""
+    mode = "+cluster" if target.cluster else "+sentinel" if target.sentinel_master else ""
+    scheme = f"{'rediss' if target.tls else 'redis'}{mode}"
     nodes = ",".join(
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in target.nodes
     )
@@ -89,10 +96,10 @@ def target_environment(target: RedisTarget) -> dict[str, str]:
             "ssl_cert_reqs": "required" if target.tls.verify else "none",
             "ssl_check_hostname": "true" if target.tls.check_hostname else "false",
         }
-    given = urlencode({name: value for name, value in query.items() if value is not None})
-    found = {"CHASQUI_URL": f"{scheme}://{nodes}/{'/'.join(path)}?{given}"}
+    parameters = urlencode({name: value for name, value in query.items() if value is not None})
+    environment = {"CHASQUI_URL": f"{scheme}://{nodes}/{'/'.join(path)}?{parameters}"}
     if target.username:
-        found["CHASQUI_USERNAME"] = target.username
+        environment["CHASQUI_USERNAME"] = target.username
     if target.password:
-        found["CHASQUI_PASSWORD"] = target.password
-    return found
+        environment["CHASQUI_PASSWORD"] = target.password
+    return environment

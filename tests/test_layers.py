@@ -35,7 +35,7 @@ ALLOWED = {
     "engine": BASE,
     "spark": BASE,  # sent to the executors
     "testing": BASE,
-    "supervisor": BELOW_AIRFLOW | {"cli"},
+    "supervisor": BELOW_AIRFLOW,
     "cli": BELOW_AIRFLOW | {"supervisor"},
     "plugins": BELOW_AIRFLOW | AIRFLOW | {"spark"},
     "airflow_cli": BELOW_AIRFLOW | AIRFLOW | {"cli"},  # airflow chasqui ...

@@ -1,4 +1,4 @@
-"""The command `chasqui`: run workers, look at queues, add jobs, repair what died."""
+"""The `chasqui` program: run workers, inspect queues, add jobs, replay dead letters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import sys
 
 
 def entry_point(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 fine, 1 trouble, 2 bad usage, 130 interrupted."""
+    """Run the program and exit with 0 (success), 1 (error), 2 (usage error) or 130 (interrupted).
+
+    :param arguments: the arguments without the program name. Default those of the process.
+    """
     from airflow_provider_chasqui.cli.main import run
 
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

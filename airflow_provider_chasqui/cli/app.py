@@ -1,4 +1,4 @@
-"""The tree of commands."""
+"""The commands of the program."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def chasqui(
         typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
 ) -> None:
-    """Durable jobs on Redis Streams: run workers, look at queues, repair what died."""
+    """Durable jobs on Redis Streams: run workers, inspect queues, replay dead letters."""
 
 
 for name, command in {
@@ -74,14 +74,14 @@ dlq_commands.command("replay")(dlq.replay)
 dlq_commands.command("purge")(dlq.purge)
 app.add_typer(dlq_commands, name="dlq")
 
-repeat_commands = _subcommand_group("Jobs that fire by a schedule: list, add, remove.")
+repeat_commands = _subcommand_group("Repeatable jobs: list, add, remove.")
 repeat_commands.command("list")(repeat.list_repeats)
 repeat_commands.command("add")(repeat.add_repeat)
 repeat_commands.command("remove")(repeat.remove_repeat)
 app.add_typer(repeat_commands, name="repeat")
-# As ChasquiMQ's CLI calls it.
+# The name of the command in ChasquiMQ's CLI.
 app.add_typer(repeat_commands, name="repeatable", hidden=True)
 
-migrate_commands = _subcommand_group("Empty queues of other kinds into ours.")
+migrate_commands = _subcommand_group("Move messages from other queue systems.")
 migrate_commands.command("rsmq")(migrate.from_rsmq)
-app.add_typer(migrate_commands, name="drain")
+app.add_typer(migrate_commands, name="migrate")

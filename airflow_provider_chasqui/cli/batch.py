@@ -1,4 +1,4 @@
-"""batch, batches: how far jobs are that were handed off together."""
+"""`chasqui batch` and `chasqui batches`: the progress of batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.output import Column
-from airflow_provider_chasqui.cli.parsing import format_duration, format_timestamp, parse_duration
+from airflow_provider_chasqui.cli.parsing import parse_duration
 from airflow_provider_chasqui.cli.server import (
     JsonOption,
     LimitOption,
@@ -24,8 +24,8 @@ from airflow_provider_chasqui.cli.server import (
 )
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.batch import BatchProgress, check_batch_id
-from airflow_provider_chasqui.core.commands import batches as ops
-from airflow_provider_chasqui.core.commands import inspect
+from airflow_provider_chasqui.core.commands import batches, inspect
+from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
 from airflow_provider_chasqui.core.errors import BatchFailed, BatchNotFound, WaitTimeout
 from airflow_provider_chasqui.queue import Queue
 
@@ -37,19 +37,21 @@ def show_batch(
     queue_name: QueueNameArgument,
     batch_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.")],
     server: Server,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until every job has ended.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until all jobs are done or dead.")
+    ] = False,
     timeout: Annotated[
         timedelta,
         typer.Option(
-            parser=parse_duration, metavar="DURATION", show_default="1h", help="How long to wait."
+            parser=parse_duration, metavar="DURATION", show_default="1h", help="Maximum wait."
         ),
     ] = timedelta(hours=1),
     show_dead: Annotated[
-        int, typer.Option(metavar="N", min=0, max=1_000_000, help="Name up to N dead jobs.")
+        int, typer.Option(metavar="N", min=0, max=1_000_000, help="List up to N dead jobs.")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how far a batch is. With --wait, exit code 1 says that jobs of it died."""
+    """Show the progress of a batch. With --wait, the exit code is 1 if a job died."""
     check_batch_id(batch_id)
     with server.open_queue(queue_name) as opened:
         progress = (
@@ -57,53 +59,55 @@ def show_batch(
             if wait
             else opened.batch_progress(batch_id)
         )
-        ids = opened.dead_job_ids(batch_id, limit=show_dead) if show_dead else []
+        dead_job_ids = opened.dead_job_ids(batch_id, limit=show_dead) if show_dead else []
     if as_json:
-        output.print_json(to_dict(progress) | ({"dead_jobs": ids} if show_dead else {}))
+        output.print_json(to_dict(progress) | ({"dead_job_ids": dead_job_ids} if show_dead else {}))
     else:
         _print_progress(progress, show_bar=not wait)
-        for each in ids:
-            output.print_line(f"dead: {each}", style="red")
+        for job_id in dead_job_ids:
+            output.print_line(f"dead: {job_id}", style="red")
     if wait and progress.dead:
         raise BatchFailed(
             f"{progress.dead} of {progress.total} jobs of batch {batch_id!r} died; "
-            f"see them with: chasqui dlq peek {queue_name} --batch {batch_id}",
+            f"list them with: chasqui dlq peek {queue_name} --batch-id {batch_id}",
         )
 
 
 def to_dict(progress: BatchProgress) -> dict[str, Any]:
+    """Return the progress as JSON values."""
     return asdict(progress) | {"finished": progress.finished, "remaining": progress.remaining}
 
 
 def _wait_with_progress_bar(
     queue: Queue, batch_id: str, timeout: timedelta, *, quiet: bool
 ) -> BatchProgress:
-    """Look until it is finished, with a bar on a terminal."""
+    """Poll until the batch is finished; on a terminal, show a progress bar."""
     out = output.console(err=True)
     if quiet or not out.is_terminal:
         return list(_poll_progress(queue, batch_id, timeout))[-1]
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
-    more = [TimeRemainingColumn()] if out.width >= 80 else []
-    with Progress(*columns, *more, console=out, transient=True) as shown:
-        task = shown.add_task(
+    optional = [TimeRemainingColumn()] if out.width >= 80 else []
+    with Progress(*columns, *optional, console=out, transient=True) as bar:
+        task = bar.add_task(
             output.escape_control(f"batch {output.truncate(batch_id, 26)}"), total=None
         )
-        for now in _poll_progress(queue, batch_id, timeout):
-            shown.update(task, total=now.total, completed=now.processed)
-        return now
+        for progress in _poll_progress(queue, batch_id, timeout):
+            bar.update(task, total=progress.total, completed=progress.processed)
+        return progress
 
 
 def _poll_progress(queue: Queue, batch_id: str, timeout: timedelta) -> Iterator[BatchProgress]:
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
-        now = queue.batch_progress(batch_id)
-        yield now
-        if now.finished:
+        progress = queue.batch_progress(batch_id)
+        yield progress
+        if progress.finished:
             return
         if time.monotonic() >= deadline:
             raise WaitTimeout(
-                f"the batch {batch_id!r} did not end within {timeout.total_seconds():g} s: "
-                f"{now.done} done and {now.dead} dead of {now.total or 'an unknown number'}",
+                f"batch {batch_id!r} did not finish within {timeout.total_seconds():g} s: "
+                f"{progress.done} done and {progress.dead} dead of "
+                f"{progress.total or 'an unknown number'}",
                 queue_name=queue.name,
             )
         time.sleep(_POLL_INTERVAL_S)
@@ -114,9 +118,9 @@ def _print_progress(progress: BatchProgress, *, show_bar: bool) -> None:
     total = progress.total
     if show_bar and total:
         width = max(10, min(50, out.width - 30))
-        full = width * progress.processed // total
-        line = Text("━" * full, style="red" if progress.dead else "green")
-        line.append("─" * (width - full), style="dim")
+        filled = width * progress.processed // total
+        line = Text("━" * filled, style="red" if progress.dead else "green")
+        line.append("─" * (width - filled), style="dim")
         out.print(
             line.append(f" {progress.processed / total:.0%} {progress.processed}/{total}", style="")
         )
@@ -143,8 +147,8 @@ def _print_progress(progress: BatchProgress, *, show_bar: bool) -> None:
 
 def _describe_state(progress: BatchProgress) -> str:
     if progress.total is None:
-        return f"being sent: {progress.enqueued} so far"
-    return "finished" if progress.finished else "under way"
+        return f"enqueueing: {progress.enqueued} so far"
+    return "finished" if progress.finished else "running"
 
 
 @with_connection_options
@@ -154,37 +158,49 @@ def list_batches(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List the batches of a queue, newest first. Looks through all keys of the server."""
+    """List the batches of a queue, newest first. Scans all keys of the server."""
     with server.open_queue(queue_name) as opened:
         ids = opened.client.run_flow(inspect.list_batch_ids(opened.keys, limit))
-        found = [
-            each for batch_id in ids if (each := _progress_or_none(opened, batch_id)) is not None
+        progresses = [
+            progress
+            for batch_id in ids
+            if (progress := _progress_or_none(opened, batch_id)) is not None
         ]
-    found.sort(key=lambda each: each.created_at_ms or 0, reverse=True)
+    progresses.sort(key=lambda progress: progress.created_at_ms or 0, reverse=True)
     if as_json:
-        output.print_json({"queue": queue_name, "batches": [to_dict(each) for each in found]})
+        output.print_json(
+            {"queue_name": queue_name, "batches": [to_dict(progress) for progress in progresses]}
+        )
         return
-    if not found:
+    if not progresses:
         output.print_line("no batches")
         return
     columns = [
-        Column("batch"), Column("state"), Column("done", align_right=True),
-        Column("dead", align_right=True), Column("total", align_right=True),
-        Column("created", optional=True), Column("source", optional=True),
-    ]  # fmt: skip
-    output.print_table(
-        columns,
-        [
-            (each.batch_id, "finished" if each.finished else "being sent" if each.total is None
-             else "under way", each.done, each.dead, "-" if each.total is None else each.total,
-             format_timestamp(each.created_at_ms), each.source)
-            for each in found
-        ],
-    )  # fmt: skip
+        Column("batch"),
+        Column("state"),
+        Column("done", align_right=True),
+        Column("dead", align_right=True),
+        Column("total", align_right=True),
+        Column("created", optional=True),
+        Column("source", optional=True),
+    ]
+    output.print_table(columns, [_list_row(progress) for progress in progresses])
+
+
+def _list_row(progress: BatchProgress) -> tuple[object, ...]:
+    return (
+        progress.batch_id,
+        "enqueueing" if progress.total is None else _describe_state(progress),
+        progress.done,
+        progress.dead,
+        "-" if progress.total is None else progress.total,
+        format_timestamp(progress.created_at_ms),
+        progress.source,
+    )
 
 
 def _progress_or_none(queue: Queue, batch_id: str) -> BatchProgress | None:
     try:
-        return queue.client.run_flow(ops.progress(queue.keys, batch_id))
+        return queue.client.run_flow(batches.progress(queue.keys, batch_id))
     except BatchNotFound:
         return None

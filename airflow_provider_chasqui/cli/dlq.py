@@ -14,7 +14,7 @@ import typer
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.jobs import read_payload
 from airflow_provider_chasqui.cli.output import Column, truncate
-from airflow_provider_chasqui.cli.parsing import format_duration, parse_duration
+from airflow_provider_chasqui.cli.parsing import parse_duration
 from airflow_provider_chasqui.cli.server import (
     JsonOption,
     LimitOption,
@@ -27,6 +27,7 @@ from airflow_provider_chasqui.core.commands.dead_letters import (
     DeadLetterReport,
     dead_lettered_at_ms,
 )
+from airflow_provider_chasqui.core.durations import format_duration
 from airflow_provider_chasqui.core.job import DeadLetter
 from airflow_provider_chasqui.core.queue_flows import DeadLetterQuery
 

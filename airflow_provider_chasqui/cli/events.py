@@ -1,4 +1,4 @@
-"""events: what happens on a queue, as it happens."""
+"""`chasqui events`: print the events of a queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import typer
 
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.jobs import event_to_dict, format_event_fields
-from airflow_provider_chasqui.cli.parsing import format_timestamp
 from airflow_provider_chasqui.cli.server import (
     JsonOption,
     QueueNameArgument,
@@ -17,8 +16,10 @@ from airflow_provider_chasqui.cli.server import (
     with_connection_options,
 )
 from airflow_provider_chasqui.core.commands import inspect
+from airflow_provider_chasqui.core.durations import format_timestamp
 from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.event import EVENT_NAMES, Event
+from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.queue import Queue
 
 _BLOCK_MS = 1000
@@ -30,62 +31,75 @@ def follow_events(
     queue_name: QueueNameArgument,
     server: Server,
     start: Annotated[
-        str, typer.Option("--from", metavar="ID", help="$: new ones only; 0: all that are kept.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="ID",
+            help="First event: $ for new ones only, 0 for all stored ones, or an event id.",
+        ),
     ] = "$",
-    job_id: Annotated[str | None, typer.Option(metavar="ID", help="Only of this job.")] = None,
-    event: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only these, as completed or dlq.")
+    job_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only events of this job.")
+    ] = None,
+    event_names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event", metavar="NAME", help="Only these events, such as completed. Can be repeated."
+        ),
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=0, help="End after so many; 0: never.")
+        int, typer.Option(metavar="N", min=0, help="Exit after N events; 0 for no limit.")
     ] = 0,
-    follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
+    follow: Annotated[bool, typer.Option(help="Wait for new events.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow the events of a queue, one line each, until Ctrl-C."""
-    unknown = sorted(set(event or ()) - EVENT_NAMES)
+    """Print the events of a queue, one per line, until Ctrl-C."""
+    unknown = sorted(set(event_names or ()) - EVENT_NAMES)
     if unknown:
         raise InvalidArgument(
-            f"there is no event {unknown[0]!r}; there are {', '.join(sorted(EVENT_NAMES))}"
+            f"unknown event {unknown[0]!r}; the events are {', '.join(sorted(EVENT_NAMES))}"
         )
-    left = limit
+    remaining = limit
     with server.open_queue(queue_name) as opened:
-        for each in _read_events(opened, _resolve_start(opened, start), follow):
-            if (job_id is not None and each.job_id != job_id) or (event and each.name not in event):
+        for event in _read_events(opened, _resolve_start(opened, start), follow):
+            if job_id is not None and event.job_id != job_id:
+                continue
+            if event_names and event.name not in event_names:
                 continue
             if as_json:
-                output.print_json(event_to_dict(each), single_line=True)
+                output.print_json(event_to_dict(event), single_line=True)
             else:
-                output.write_line(format_event(each))
-            left -= 1
-            if left == 0:
+                output.write_line(format_event(event))
+            remaining -= 1
+            if remaining == 0:
                 return
 
 
 def _resolve_start(queue: Queue, start: str) -> str:
-    # Asked for once: a "$" in every blocking read would miss what is written between two of them.
+    # Resolved once: "$" in every blocking read would miss events between two reads.
     if start == "$":
         return queue.last_event_id()
-    first, dash, second = start.partition("-")
-    numbers = [first, second] if dash else [first]
-    if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in numbers):
-        raise InvalidArgument("--from is $, 0 or the id of an event, as 1777900899221-0")
-    return f"{first}-{second or 0}"
+    try:
+        return str(StreamId.parse(start))
+    except InvalidArgument:
+        raise InvalidArgument(
+            f"--from must be $, 0 or the id of an event such as 1777900899221-0, not {start!r}"
+        ) from None
 
 
 def _read_events(queue: Queue, cursor: str, follow: bool) -> Iterator[Event]:
     while True:
         if follow:
-            found = queue.client.execute(
+            events = queue.client.execute(
                 inspect.wait_for_events(queue.keys, cursor, _PAGE_SIZE, _BLOCK_MS)
             )
-        elif not (found := queue.events(after=cursor, limit=_PAGE_SIZE)):
+        elif not (events := queue.events(after=cursor, limit=_PAGE_SIZE)):
             return
-        yield from found
-        cursor = found[-1].entry_id if found else cursor
+        yield from events
+        cursor = events[-1].entry_id if events else cursor
 
 
 def format_event(event: Event) -> str:
-    """An event as ChasquiMQ's CLI prints it: time, entry, event, id, then sorted k=v."""
+    """Return an event in the format of ChasquiMQ's CLI: time, entry id, name, job id, fields."""
     head = f"{format_timestamp(event.ts_ms)} {event.entry_id} {event.name} id={event.job_id or '-'}"
     return output.escape_control(f"{head} {format_event_fields(event, include_name=True)}".rstrip())

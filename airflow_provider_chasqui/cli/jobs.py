@@ -12,7 +12,6 @@ import typer
 
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.output import Column, compact_json, truncate
-from airflow_provider_chasqui.cli.parsing import format_duration, format_timestamp
 from airflow_provider_chasqui.cli.server import (
     GroupOption,
     JsonOption,
@@ -24,6 +23,7 @@ from airflow_provider_chasqui.cli.server import (
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.commands import inspect
 from airflow_provider_chasqui.core.commands.inspect import DelayedRow, JobRow
+from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument, JobNotFound
 from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.ids import ulid_timestamp_ms

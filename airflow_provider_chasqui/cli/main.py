@@ -1,4 +1,4 @@
-"""The front door: every ending of the command is one clear line and an exit code."""
+"""Entry point of the program: error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 import sys
 from contextlib import suppress
 
-from airflow_provider_chasqui.cli import logging_setup
 from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
+from airflow_provider_chasqui.supervisor import logging_setup
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code. With --debug, errors keep their traceback."""
-    # Names and payloads come from anywhere; what the terminal cannot show must not end us.
+    """Run one command and return the exit code. With --debug, errors keep their traceback.
+
+    :param arguments: the arguments without the program name.
+    """
+    # Job names and payloads may contain characters that the terminal cannot encode.
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -29,13 +32,17 @@ def run(arguments: list[str]) -> int:
     except ChasquiError as error:
         if debug:
             raise
-        told = ". ".join([str(error), *getattr(error, "__notes__", ())])
-        return _print_error(told, EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_ERROR)
+        message = ". ".join([str(error), *getattr(error, "__notes__", ())])
+        return _print_error(
+            message, EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_ERROR
+        )
     except Exception as error:
         if debug:
             raise
-        what = f"{type(error).__name__}: {error}"
-        return _print_error(f"unexpected {what}; run again with --debug to see where", EXIT_ERROR)
+        return _print_error(
+            f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback",
+            EXIT_ERROR,
+        )
 
 
 def _run_app(arguments: list[str]) -> int:
@@ -44,7 +51,7 @@ def _run_app(arguments: list[str]) -> int:
     try:
         code = app(args=_move_leading_url(arguments), prog_name="chasqui", standalone_mode=False)
     except Exception as error:
-        # A usage error; typer has its own copy of the class in some versions, click's in others.
+        # A usage error. Some versions of typer have their own copy of click's exception class.
         if not hasattr(error, "show") or not hasattr(error, "exit_code"):
             raise
         error.show()
@@ -54,25 +61,25 @@ def _run_app(arguments: list[str]) -> int:
 
 
 def _move_leading_url(arguments: list[str]) -> list[str]:
-    """ChasquiMQ's CLI also takes the URL before the command; ours takes it behind."""
+    """Move a URL before the command, where ChasquiMQ's CLI accepts it, to the end."""
     if len(arguments) < 3 or arguments[0] not in ("--url", "--redis-url"):
         return arguments
-    url, rest = arguments[:2], arguments[2:]
-    place = rest.index("--") if "--" in rest else len(rest)
-    return rest[:place] + url + rest[place:]
+    url, remaining = arguments[:2], arguments[2:]
+    index = remaining.index("--") if "--" in remaining else len(remaining)
+    return remaining[:index] + url + remaining[index:]
 
 
 def _print_error(message: str, exit_code: int) -> int:
-    from airflow_provider_chasqui.cli.output import escape_control, write_line
+    from airflow_provider_chasqui.cli.output import write_line
 
-    # Out of band of rich: one line stays one line, however narrow the terminal is.
-    line = " ".join(escape_control(logging_setup.mask_passwords(message)).split())
+    # Not through rich, which would wrap the line on a narrow terminal.
+    line = " ".join(logging_setup.escape_control(logging_setup.mask_passwords(message)).split())
     write_line(f"chasqui: {line}", err=True)
     return exit_code
 
 
 def _on_broken_pipe() -> int:
-    """Whoever read our output has gone (`chasqui events | head`): end quietly."""
+    """Exit silently after the reader of the output has exited (`chasqui events | head`)."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     return EXIT_ERROR

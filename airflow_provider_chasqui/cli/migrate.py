@@ -1,8 +1,8 @@
-"""drain rsmq: empty a queue of RSMQ into one of ours."""
+"""`chasqui migrate rsmq`: move messages from an RSMQ queue."""
 
 from __future__ import annotations
 
-import json as jsons
+import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -20,50 +20,56 @@ from airflow_provider_chasqui.redis_client.target import RedisTarget, from_url
 
 def _json_or_text(text: str) -> Any:
     try:
-        return jsons.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
 @with_connection_options
 def from_rsmq(
-    qname: Annotated[str, typer.Argument(metavar="RSMQ_QUEUE", help="Queue to empty.")],
+    qname: Annotated[str, typer.Argument(metavar="RSMQ_QUEUE", help="RSMQ queue to read from.")],
     queue_name: QueueNameArgument,
     server: Server,
     source_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Its server, if it is another one.")
+        str | None,
+        typer.Option(metavar="URL", help="Server of the RSMQ queue, if it is another one."),
     ] = None,
-    namespace: Annotated[str, typer.Option(help="RSMQ's namespace.")] = "rsmq",
+    namespace: Annotated[str, typer.Option(help="RSMQ namespace.")] = "rsmq",
     job_name: Annotated[
-        str | None, typer.Option(help="Name of the jobs; else rsmq:RSMQ_QUEUE.")
+        str | None, typer.Option(help="Job name. Default: rsmq:RSMQ_QUEUE.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="At most so many messages.")
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of messages.")
     ] = None,
     parse_json: Annotated[
-        bool, typer.Option("--parse", help="Messages are JSON: make the value the payload.")
+        bool, typer.Option("--parse-json", help="Parse messages as JSON payloads.")
     ] = False,
     keep_receive_count: Annotated[
-        bool, typer.Option("--keep-receive-count", help="Receives so far count as attempts.")
+        bool, typer.Option("--keep-receive-count", help="Count earlier receives as attempts.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Move every visible message of an RSMQ queue to a queue of ours, oldest first."""
+    """Move every visible message of an RSMQ queue to a Chasqui queue, oldest first."""
     from airflow_provider_chasqui.rsmq.bridge import migrate_from_rsmq
     from airflow_provider_chasqui.rsmq.client import RsmqClient
 
     target: RedisTarget = server.target if source_url is None else from_url(source_url)
     with server.open_queue(queue_name) as opened, RsmqClient(target, namespace=namespace) as rsmq:
-        moved = migrate_from_rsmq(
-            qname, opened, rsmq, job_name=job_name, max_messages=limit, keep_receive_count=keep_receive_count,
+        report = migrate_from_rsmq(
+            qname,
+            opened,
+            rsmq,
+            job_name=job_name,
+            max_messages=limit,
+            keep_receive_count=keep_receive_count,
             convert=_json_or_text if parse_json else None,
-        )  # fmt: skip
+        )
     if as_json:
-        output.print_json({"source": qname, "queue": queue_name, **asdict(moved)})
+        output.print_json({"source": qname, "queue_name": queue_name, **asdict(report)})
         return
-    output.print_line(f"moved {moved.moved} messages from {qname!r} to {queue_name!r}")
+    output.print_line(f"moved {report.moved} messages from {qname!r} to {queue_name!r}")
     output.print_nonzero_counts(
-        (moved.duplicates, "had arrived before"),
-        (moved.dropped, "had no body and were dropped"),
-        (moved.dead_lettered, "could not become jobs and are letters now"),
+        (report.duplicates, "were moved before"),
+        (report.dropped, "had no body and were dropped"),
+        (report.dead_lettered, "could not be converted and were dead-lettered"),
     )

@@ -1,7 +1,4 @@
-"""inspect, watch, consumers: how a queue is.
-
-watcher: how the reader that starts DAG runs from messages is doing.
-"""
+"""`chasqui inspect`, `watch`, `consumers` and `watcher`: the state of a queue."""
 
 from __future__ import annotations
 
@@ -10,13 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group as Stack
+from rich.console import Group as RenderGroup
 from rich.live import Live
 from rich.text import Text
 
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.output import Column
-from airflow_provider_chasqui.cli.parsing import format_duration, format_timestamp
 from airflow_provider_chasqui.cli.server import (
     GroupOption,
     JsonOption,
@@ -27,12 +23,13 @@ from airflow_provider_chasqui.cli.server import (
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.commands import consumer_group, inspect
+from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
 from airflow_provider_chasqui.queue import Queue
 
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """The state of a queue; the first six as ChasquiMQ's CLI has them."""
+    """The state of a queue. The names up to `repeatable_count` are those of ChasquiMQ's CLI."""
 
     queue: str
     group: str
@@ -53,9 +50,11 @@ class QueueSnapshot:
 
 
 def read_snapshot(queue: Queue, group: str) -> QueueSnapshot:
+    """Read the state of a queue and a consumer group."""
     depth = queue.depth()
     created = any(
-        each.name == group for each in queue.client.execute(inspect.consumer_groups(queue.keys))
+        existing.name == group
+        for existing in queue.client.execute(inspect.consumer_groups(queue.keys))
     )
     now_ms = current_time_ms()
     due_ms, oldest_ms = depth.next_due_ms, depth.oldest_entry_ms
@@ -80,21 +79,21 @@ def read_snapshot(queue: Queue, group: str) -> QueueSnapshot:
 
 
 def display_fields(snapshot: QueueSnapshot) -> list[tuple[str, object]]:
-    lag_ms, due_ms = snapshot.oldest_delayed_lag_ms, snapshot.next_due_ms
-    until = None if due_ms is None else due_ms - current_time_ms()
+    """Return the names and values that `inspect` and `watch` show."""
+    due_ms = snapshot.next_due_ms
+    wait_ms = None if due_ms is None else due_ms - current_time_ms()
+    next_due = "-" if wait_ms is None else "now" if wait_ms <= 0 else format_duration(wait_ms)
     return [
-        ("stream depth", snapshot.stream_depth),
-        ("  waiting", snapshot.waiting),
-        ("pending", snapshot.pending if snapshot.group_created else "0 (group not created)"),
-        ("DLQ depth", snapshot.dlq_depth),
-        ("delayed depth", snapshot.delayed_depth),
-        ("oldest delayed lag (ms)", "-" if lag_ms is None else lag_ms),
-        ("repeatable count", snapshot.repeatable_count),
-        ("lag", "-" if snapshot.lag is None else snapshot.lag),
-        ("oldest entry", format_duration(snapshot.oldest_entry_age_ms)),
-        ("next due in", "-" if until is None else "now" if until <= 0 else format_duration(until)),
+        ("waiting", snapshot.waiting),
+        ("running", snapshot.pending if snapshot.group_created else "0 (no consumer group yet)"),
+        ("delayed", snapshot.delayed_depth),
+        ("dead", snapshot.dlq_depth),
+        ("repeatable jobs", snapshot.repeatable_count),
+        ("age of oldest job", format_duration(snapshot.oldest_entry_age_ms)),
+        ("next due in", next_due),
+        ("overdue by", format_duration(snapshot.oldest_delayed_lag_ms or None)),
         ("consumers", snapshot.consumers),
-        ("server", f"{snapshot.server} ({snapshot.dialect})"),
+        ("server", f"{snapshot.server} ({snapshot.dialect} dialect)"),
     ]
 
 
@@ -105,22 +104,28 @@ def inspect_queue(
     group: GroupOption = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """Show how full a queue is."""
+    """Show the number of jobs in each state."""
     with server.open_queue(queue_name, group) as opened:
-        now = read_snapshot(opened, group)
+        snapshot = read_snapshot(opened, group)
     if as_json:
-        output.print_json(asdict(now))
+        output.print_json(asdict(snapshot))
     else:
         title = f"queue: {queue_name}  group: {group}"
-        output.console().print(output.key_value_table(display_fields(now), title))
+        output.console().print(output.key_value_table(display_fields(snapshot), title))
 
 
-_COMPARED_FIELDS = {"stream depth": "stream_depth", "DLQ depth": "dlq_depth", "pending": "pending",
-            "delayed depth": "delayed_depth", "  waiting": "waiting"}  # fmt: skip
+_COMPARED_FIELDS = {
+    "waiting": "waiting",
+    "running": "pending",
+    "delayed": "delayed_depth",
+    "dead": "dlq_depth",
+}
 
 
-def render(snapshot: QueueSnapshot, previous: QueueSnapshot | None, interval_ms: int) -> Stack:
-    """One picture of `watch`: the facts, with what changed since the last one."""
+def render(
+    snapshot: QueueSnapshot, previous: QueueSnapshot | None, interval_ms: int
+) -> RenderGroup:
+    """Return one screen of `watch`: the state and the changes since the previous one."""
     pairs: list[tuple[str, object]] = []
     for name, value in display_fields(snapshot):
         cell = Text(output.escape_control(value))
@@ -130,11 +135,12 @@ def render(snapshot: QueueSnapshot, previous: QueueSnapshot | None, interval_ms:
             style = "green" if change < 0 else "yellow" if change else "dim"
             cell.append(f"  {change:+d}" if change else "  =", style)
         pairs.append((name, cell))
-    head = Text(
-        f"{format_timestamp(current_time_ms())}  every {interval_ms} ms, Ctrl-C ends", style="dim"
+    footer = Text(
+        f"{format_timestamp(current_time_ms())}  every {interval_ms} ms, Ctrl-C to exit",
+        style="dim",
     )
-    return Stack(
-        output.key_value_table(pairs, f"queue: {snapshot.queue}  group: {snapshot.group}"), head
+    return RenderGroup(
+        output.key_value_table(pairs, f"queue: {snapshot.queue}  group: {snapshot.group}"), footer
     )
 
 
@@ -144,32 +150,35 @@ def watch_queue(
     server: Server,
     group: GroupOption = "default",
     interval_ms: Annotated[
-        int, typer.Option(metavar="MS", min=1, max=86_400_000, help="How often to look.")
+        int,
+        typer.Option(metavar="MS", min=1, max=86_400_000, help="Refresh interval in milliseconds."),
     ] = 1000,
     count: Annotated[
-        int, typer.Option(metavar="N", min=0, help="End after so many looks; 0: never.")
+        int, typer.Option(metavar="N", min=0, help="Exit after N refreshes; 0 for no limit.")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch a queue live, until Ctrl-C. With --json, one line for each look."""
+    """Show the state of a queue until Ctrl-C. With --json, one line per refresh."""
     with server.open_queue(queue_name, group) as opened:
         if as_json:
-            for now, _ in _poll_snapshots(opened, group, interval_ms, count):
-                output.print_json({"at_ms": current_time_ms(), **asdict(now)}, single_line=True)
+            for snapshot, _ in _poll_snapshots(opened, group, interval_ms, count):
+                output.print_json(
+                    {"at_ms": current_time_ms(), **asdict(snapshot)}, single_line=True
+                )
             return
         out = output.console()
         with Live(console=out, auto_refresh=False) as live:
-            for now, before in _poll_snapshots(opened, group, interval_ms, count):
-                live.update(render(now, before, interval_ms), refresh=True)
+            for snapshot, previous in _poll_snapshots(opened, group, interval_ms, count):
+                live.update(render(snapshot, previous, interval_ms), refresh=True)
 
 
 def _poll_snapshots(queue: Queue, group: str, interval_ms: int, count: int) -> Any:
-    before, left = None, count
+    previous, remaining = None, count
     while True:
-        now = read_snapshot(queue, group)
-        yield now, before
-        before, left = now, left - 1
-        if left == 0:
+        snapshot = read_snapshot(queue, group)
+        yield snapshot, previous
+        previous, remaining = snapshot, remaining - 1
+        if remaining == 0:
             return
         time.sleep(interval_ms / 1000)
 
@@ -183,42 +192,57 @@ def list_consumers(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List who takes jobs from a queue, and who leads: promotes due jobs, fires repeats."""
+    """List the consumers of a queue and the leaders (promoter and scheduler)."""
     with server.open_queue(queue_name) as opened:
-        keys, drive = opened.keys, opened.client
-        found = [
-            each
-            for each in drive.execute(inspect.consumer_groups(keys))
-            if group in (None, each.name)
+        keys, client = opened.keys, opened.client
+        groups = [
+            existing
+            for existing in client.execute(inspect.consumer_groups(keys))
+            if group in (None, existing.name)
         ]
-        members = drive.pipeline([consumer_group.consumers(keys, each.name) for each in found])
+        members = client.pipeline(
+            [consumer_group.consumers(keys, existing.name) for existing in groups]
+        )
         locks = [keys.promoter_lock, keys.scheduler_lock]
-        leaders = drive.pipeline([redis_command("GET", lock, parse=as_raw) for lock in locks])
+        leaders = client.pipeline([redis_command("GET", lock, parse=as_raw) for lock in locks])
     promoter, scheduler = (raw.decode("utf-8", "replace") if raw else None for raw in leaders)
-    listed = [
-        {"group": where.name, **asdict(each), "promoter": each.name == promoter}
-        for where, group_members in zip(found, members, strict=True)
-        for each in group_members
+    consumers = [
+        {"group": existing.name, **asdict(consumer), "promoter": consumer.name == promoter}
+        for existing, group_members in zip(groups, members, strict=True)
+        for consumer in group_members
     ]
     if as_json:
-        leading = {"promoter": promoter, "scheduler": scheduler}
-        output.print_json({"queue": queue_name, "leaders": leading, "consumers": listed})
+        output.print_json(
+            {
+                "queue_name": queue_name,
+                "leaders": {"promoter": promoter, "scheduler": scheduler},
+                "consumers": consumers,
+            }
+        )
         return
-    if not listed:
-        output.print_line(f"nobody takes jobs from {queue_name!r}")
+    if not consumers:
+        output.print_line("no consumers; start one with: chasqui worker")
     else:
         columns = [
-            Column("consumer"), Column("group"), Column("holds", align_right=True),
-            Column("silent for", align_right=True), Column("leads"),
-        ]  # fmt: skip
+            Column("consumer"),
+            Column("group"),
+            Column("running", align_right=True),
+            Column("idle for", align_right=True),
+            Column("leader of"),
+        ]
         output.print_table(
             columns,
             [
-                (each["name"], each["group"], each["pending"], format_duration(each["idle_ms"]),
-                 "promoter" if each["promoter"] else "")
-                for each in listed
+                (
+                    consumer["name"],
+                    consumer["group"],
+                    consumer["pending"],
+                    format_duration(consumer["idle_ms"]),
+                    "promoter" if consumer["promoter"] else "",
+                )
+                for consumer in consumers
             ],
-        )  # fmt: skip
+        )
     output.print_line("")
     output.print_line(f"promoter:  {promoter or '-'}", style="dim")
     output.print_line(f"scheduler: {scheduler or '-'}", style="dim")
@@ -231,22 +255,25 @@ def show_watcher(
     group: GroupOption = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the watcher that starts DAG runs from a queue: its lag, and what it saw last."""
+    """Show the state of the watcher that starts DAG runs from the messages of a queue."""
     with server.open_queue(queue_name, group) as opened:
         status = opened.watcher_status()
     if as_json:
         output.print_json(asdict(status))
         return
-    seen = status.watcher
-    if seen is None:
-        output.print_line(f"no watcher was seen at {queue_name!r} within a day")
+    watcher = status.watcher
+    if watcher is None:
+        output.print_line(f"no watcher was active on {queue_name!r} within the last day")
         return
     pairs: list[tuple[str, object]] = [
         ("lag", "-" if status.lag is None else status.lag),
-        ("pending", status.pending),
-        ("delivered", seen.delivered),
-        ("last delivered", seen.last_delivered or "-"),
-        ("last error", seen.last_error or "-"),
-        ("seen", f"{format_duration((status.seconds_since_seen or 0) * 1000)} ago, on {seen.host}"),
+        ("running", status.pending),
+        ("delivered", watcher.delivered),
+        ("last delivered", watcher.last_delivered or "-"),
+        ("last error", watcher.last_error or "-"),
+        (
+            "last active",
+            f"{format_duration((status.seconds_since_seen or 0) * 1000)} ago on {watcher.host}",
+        ),
     ]
     output.console().print(output.key_value_table(pairs, f"queue: {queue_name}  group: {group}"))

@@ -1,4 +1,4 @@
-"""repeat list, add, remove: jobs that fire by a schedule."""
+"""`chasqui repeat list|add|remove`: repeatable jobs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ import typer
 
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.output import Column
-from airflow_provider_chasqui.cli.parsing import (
-    format_duration,
-    format_timestamp,
-    parse_datetime,
-    parse_duration,
-    parse_payload,
-)
+from airflow_provider_chasqui.cli.parsing import parse_datetime, parse_duration, parse_payload
 from airflow_provider_chasqui.cli.server import (
     JsonOption,
     LimitOption,
@@ -25,6 +19,7 @@ from airflow_provider_chasqui.cli.server import (
 )
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.cron import Cron, Every, Schedule
+from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
 from airflow_provider_chasqui.core.payload import decode_payload
 from airflow_provider_chasqui.core.repeat import (
@@ -35,21 +30,21 @@ from airflow_provider_chasqui.core.repeat import (
     fire_all,
 )
 
-_MILLISECOND = timedelta(milliseconds=1)
-
 
 def parse_misfire(text: str | MisfirePolicy) -> MisfirePolicy:
-    """Read what to do with missed fires: skip, fire-once or fire-all:10."""
+    """Return the misfire policy of skip, fire-once or fire-all:N."""
     if isinstance(text, MisfirePolicy):
         return text
-    kind, _, most = text.partition(":")
+    kind, _, count = text.partition(":")
     if text == "skip":
         return SKIP
     if text == "fire-once":
         return FIRE_ONCE
-    if kind == "fire-all" and most.isascii() and most.isdecimal() and 0 < int(most[:11]) < 2**32:
-        return fire_all(int(most))
-    raise typer.BadParameter(f"{text!r}: write skip, fire-once or fire-all:10")
+    if kind == "fire-all" and count.isascii() and count.isdecimal() and 0 < int(count[:11]) < 2**32:
+        return fire_all(int(count))
+    raise typer.BadParameter(
+        f"{text!r} is not a misfire policy; write skip, fire-once or fire-all:10"
+    )
 
 
 @with_connection_options
@@ -59,21 +54,28 @@ def list_repeats(
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
-    """List the repeats of a queue, next fire first."""
+    """List the repeatable jobs of a queue, next fire first."""
     with server.open_queue(queue_name) as opened:
-        found = opened.repeats(limit=limit)
+        statuses = opened.repeats(limit=limit)
     if as_json:
-        output.print_json({"queue": queue_name, "repeats": [to_dict(each) for each in found]})
+        output.print_json(
+            {"queue_name": queue_name, "repeats": [to_dict(status) for status in statuses]}
+        )
         return
-    if not found:
-        output.print_line("no repeats")
+    if not statuses:
+        output.print_line("no repeatable jobs")
         return
     columns = [
-        Column("key"), Column("job_name", optional=True), Column("pattern"),
-        Column("tz"), Column("next fire", optional=True), Column("in", align_right=True),
-        Column("fired", align_right=True, optional=True), Column("limit", align_right=True, optional=True),
-    ]  # fmt: skip
-    output.print_table(columns, [_row(each) for each in found])
+        Column("key"),
+        Column("job name", optional=True),
+        Column("schedule"),
+        Column("time zone"),
+        Column("next fire", optional=True),
+        Column("in", align_right=True),
+        Column("runs", align_right=True, optional=True),
+        Column("limit", align_right=True, optional=True),
+    ]
+    output.print_table(columns, [_row(status) for status in statuses])
 
 
 def _format_schedule(schedule: Schedule) -> tuple[str, str]:
@@ -85,33 +87,39 @@ def _format_schedule(schedule: Schedule) -> tuple[str, str]:
 def _row(status: RepeatStatus) -> tuple[object, ...]:
     repeat = status.repeat
     pattern, tz = _format_schedule(repeat.schedule)
-    wait = status.next_fire_ms - current_time_ms()
+    wait_ms = status.next_fire_ms - current_time_ms()
     return (
-        repeat.key, repeat.job_name or "-", pattern, tz, format_timestamp(status.next_fire_ms),
-        "now" if wait <= 0 else format_duration(wait), status.fire_count,
+        repeat.key,
+        repeat.job_name or "-",
+        pattern,
+        tz,
+        format_timestamp(status.next_fire_ms),
+        "now" if wait_ms <= 0 else format_duration(wait_ms),
+        status.fire_count,
         "-" if repeat.limit is None else repeat.limit,
-    )  # fmt: skip
+    )
 
 
 def to_dict(status: RepeatStatus) -> dict[str, Any]:
+    """Return a repeatable job as JSON values."""
     repeat = status.repeat
     pattern, tz = _format_schedule(repeat.schedule)
     try:
-        value = decode_payload(repeat.body)
+        payload = decode_payload(repeat.body)
     except DecodeError:
-        value = repeat.body
+        payload = repeat.body
     return {
         "key": repeat.key,
         "job_name": repeat.job_name,
         "pattern": pattern,
         "tz": None if tz == "-" else tz,
         "next_fire_ms": status.next_fire_ms,
-        "fired": status.fire_count,
+        "fire_count": status.fire_count,
         "limit": repeat.limit,
         "start_ms": repeat.start_ms,
         "end_ms": repeat.end_ms,
-        "missed": repeat.misfire.kind,
-        "payload": value,
+        "misfire": repeat.misfire.kind,
+        "payload": payload,
     }
 
 
@@ -119,27 +127,33 @@ def to_dict(status: RepeatStatus) -> dict[str, Any]:
 def add_repeat(
     queue_name: QueueNameArgument,
     server: Server,
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="In JSON.")] = "null",
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="Payload in JSON.")] = "null",
     every: Annotated[
         timedelta | None,
         typer.Option(
-            parser=parse_duration, metavar="DURATION", help="Fire this often, as 30s or 1h."
+            parser=parse_duration, metavar="DURATION", help="Interval, such as 30s or 1h."
         ),
     ] = None,
     cron: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Fire by cron, as '0 2 * * *'.")
+        str | None, typer.Option(metavar="EXPRESSION", help="Cron expression, such as '0 2 * * *'.")
     ] = None,
-    tz: Annotated[str | None, typer.Option(help="Of --cron, as Europe/Berlin.")] = None,
-    job_name: Annotated[str, typer.Option(help="Which handler runs the jobs.")] = "",
-    key: Annotated[str | None, typer.Option(help="A key of your own.")] = None,
+    tz: Annotated[
+        str | None, typer.Option(help="Time zone of --cron, such as Europe/Berlin.")
+    ] = None,
+    job_name: Annotated[str, typer.Option(help="Job name, which selects the handler.")] = "",
+    key: Annotated[
+        str | None, typer.Option(help="Key. Default: made of the job name and the schedule.")
+    ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Fire so often at most.")
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of runs.")
     ] = None,
     start: Annotated[
-        datetime | None, typer.Option(parser=parse_datetime, metavar="TIME", help="Not before.")
+        datetime | None,
+        typer.Option(parser=parse_datetime, metavar="TIME", help="No run before this time."),
     ] = None,
     end: Annotated[
-        datetime | None, typer.Option(parser=parse_datetime, metavar="TIME", help="Not after.")
+        datetime | None,
+        typer.Option(parser=parse_datetime, metavar="TIME", help="No run after this time."),
     ] = None,
     misfire: Annotated[
         MisfirePolicy | None,
@@ -147,42 +161,46 @@ def add_repeat(
             "--misfire",
             parser=parse_misfire,
             metavar="POLICY",
-            help="skip, fire-once or fire-all:N.",
+            help="For missed fires: skip, fire-once or fire-all:N.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fire a job again and again; the same key again changes the repeat."""
+    """Add a repeatable job. The same key again replaces it."""
     if (every is None) == (cron is None):
-        raise InvalidArgument("say when: either --every or --cron")
+        raise InvalidArgument("pass either --every or --cron")
     if tz is not None and cron is None:
-        raise InvalidArgument("--tz goes with --cron")
-    schedule = (
-        Cron(cron, tz) if cron is not None else Every((every or timedelta(0)) // _MILLISECOND)
-    )
+        raise InvalidArgument("--tz requires --cron")
+    schedule = Cron(cron, tz) if cron is not None else Every.from_timedelta(every or timedelta(0))
     with server.open_queue(queue_name) as opened:
-        chosen = opened.repeat(
-            parse_payload(payload), schedule, job_name=job_name, key=key, limit=limit, start=start, end=end,
+        stored_key = opened.repeat(
+            parse_payload(payload),
+            schedule,
+            job_name=job_name,
+            key=key,
+            limit=limit,
+            start=start,
+            end=end,
             misfire=misfire or SKIP,
-        )  # fmt: skip
+        )
     if as_json:
-        output.print_json({"queue": queue_name, "key": chosen})
+        output.print_json({"queue_name": queue_name, "key": stored_key})
     else:
-        output.write_line(output.escape_control(chosen))
+        output.write_line(output.escape_control(stored_key))
 
 
 @with_connection_options
 def remove_repeat(
     queue_name: QueueNameArgument,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="As `repeat list` shows it.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key, as printed by `repeat list`.")],
     server: Server,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a repeat. Exit code 1 says that there was none."""
+    """Remove a repeatable job. The exit code is 1 if it does not exist."""
     with server.open_queue(queue_name) as opened:
         removed = opened.delete_repeat(key)
     if as_json:
-        output.print_json({"queue": queue_name, "key": key, "removed": removed})
+        output.print_json({"queue_name": queue_name, "key": key, "removed": removed})
     else:
         output.print_line("removed" if removed else "not found")
     if not removed:

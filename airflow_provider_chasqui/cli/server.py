@@ -1,4 +1,4 @@
-"""Which server is meant: one set of options for every command, and the queue they lead to."""
+"""The connection options that all commands share."""
 
 from __future__ import annotations
 
@@ -24,102 +24,103 @@ from airflow_provider_chasqui.redis_client.target import (
 )
 
 _CONNECTION_PANEL = "Connection"
-# A person waits in front of the screen: a failover is worth waiting for, a minute is not.
+# Interactive commands wait for a failover, but not for a minute.
 _DEFAULT_RETRIES = 6
 
 QueueNameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
 GroupOption = Annotated[str, typer.Option("--group", metavar="NAME", help="Consumer group.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LimitOption = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="At most so many.")
+    int,
+    typer.Option("--limit", metavar="N", min=1, max=1_000_000, help="Maximum number of results."),
 ]
 
 
 @dataclass(frozen=True)
 class Server:
-    """The server that the options name."""
+    """The server that the connection options select."""
 
     target: RedisTarget
     dialect: str | None = None
     is_default: bool = False
 
     def open_queue(self, queue_name: str, group: str = "default") -> Queue:
-        """Open a queue there."""
+        """Open a queue on this server.
+
+        :param queue_name: the name of the queue.
+        :param group: the consumer group.
+        """
         config = QueueConfig(group=group)
         return Queue(queue_name, self.target, config=config, dialect=self.dialect)
 
 
-# As parameters of a function whose signature every command shares.
+_ConnectionOption = functools.partial(typer.Option, rich_help_panel=_CONNECTION_PANEL)
+
+
+# The signature of this function defines the connection options of every command.
 def _connection_options(
     url: Annotated[
         str | None,
-        typer.Option(
-            "--url", "--redis-url", metavar="URL", rich_help_panel=_CONNECTION_PANEL, show_default=DEFAULT_URL,
-            help="redis://, rediss:// (TLS), unix://, … Else CHASQUI_URL.",
+        _ConnectionOption(
+            "--url",
+            "--redis-url",
+            metavar="URL",
+            show_default=DEFAULT_URL,
+            help="redis://, rediss:// (TLS), unix://, redis+sentinel://, redis+cluster://. "
+            "Default: $CHASQUI_URL.",
         ),
     ] = None,
     username: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=_CONNECTION_PANEL, metavar="NAME", help="ACL user. Else CHASQUI_USERNAME.",
-        ),
+        _ConnectionOption(metavar="NAME", help="ACL user. Default: $CHASQUI_USERNAME."),
     ] = None,
     password_file: Annotated[
         Path | None,
-        typer.Option(
-            rich_help_panel=_CONNECTION_PANEL, metavar="FILE",
-            help="Read the password from it, at every login. Else CHASQUI_PASSWORD.",
+        _ConnectionOption(
+            metavar="FILE",
+            help="File with the password, read at every login. Default: $CHASQUI_PASSWORD.",
         ),
     ] = None,
-    tls: Annotated[
-        bool, typer.Option("--tls", rich_help_panel=_CONNECTION_PANEL, help="Use TLS, as rediss:// does.")
-    ] = False,
+    tls: Annotated[bool, _ConnectionOption("--tls", help="Use TLS, like rediss://.")] = False,
     tls_ca: Annotated[
-        Path | None,
-        typer.Option(rich_help_panel=_CONNECTION_PANEL, metavar="FILE", help="Trust this authority."),
+        Path | None, _ConnectionOption(metavar="FILE", help="CA certificates to trust.")
     ] = None,
     tls_cert: Annotated[
-        Path | None,
-        typer.Option(rich_help_panel=_CONNECTION_PANEL, metavar="FILE", help="Client certificate."),
+        Path | None, _ConnectionOption(metavar="FILE", help="Client certificate.")
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(rich_help_panel=_CONNECTION_PANEL, metavar="FILE", help="Its private key."),
+        _ConnectionOption(metavar="FILE", help="Private key of the client certificate."),
     ] = None,
     tls_insecure: Annotated[
-        bool,
-        typer.Option("--tls-insecure", rich_help_panel=_CONNECTION_PANEL, help="Trust any certificate."),
+        bool, _ConnectionOption("--tls-insecure", help="Do not verify the server's certificate.")
     ] = False,
     dialect: Annotated[
         str | None,
-        typer.Option(
-            rich_help_panel=_CONNECTION_PANEL, metavar="native|portable", help="Do not ask the server.",
-        ),
+        _ConnectionOption(metavar="native|portable", help="Skip the detection of the dialect."),
     ] = None,
-    debug: Annotated[
-        bool, typer.Option("--debug", rich_help_panel=_CONNECTION_PANEL, help="Show tracebacks.")
-    ] = False,
-) -> Server:  # fmt: skip
+    debug: Annotated[bool, _ConnectionOption("--debug", help="Show tracebacks.")] = False,
+) -> Server:
     env = os.environ
-    named = url or env.get("CHASQUI_URL") or env.get("CHASQUI_REDIS_URL")
-    chosen = named or DEFAULT_URL
-    target = from_url(chosen)
-    if "retries=" not in chosen:
+    configured_url = url or env.get("CHASQUI_URL") or env.get("CHASQUI_REDIS_URL")
+    effective_url = configured_url or DEFAULT_URL
+    target = from_url(effective_url)
+    if "retries=" not in effective_url:
         target = replace(target, retries=_DEFAULT_RETRIES)
     username = username or env.get("CHASQUI_USERNAME")
     if username:
         target = replace(target, username=username)
     if password_file is not None:
-        login = PasswordFile(password_file.absolute(), target.username)
-        login.read_password()  # a mistake is told now and not at the first login
-        target = replace(target, credential_provider=login)
+        credentials = PasswordFile(password_file.absolute(), target.username)
+        credentials.read_password()  # raises now instead of at the first login
+        target = replace(target, credential_provider=credentials)
     elif password := env.get("CHASQUI_PASSWORD"):
         target = replace(target, password=password)
     if tls or tls_ca or tls_cert or tls_key or tls_insecure:
         target = replace(
             target, tls=_build_tls(target.tls, tls_ca, tls_cert, tls_key, tls_insecure)
         )
-    return Server(target, dialect, is_default=not named)
+    return Server(target, dialect, is_default=not configured_url)
 
 
 def _build_tls(
@@ -129,7 +130,7 @@ def _build_tls(
     key_file: Path | None,
     insecure: bool,
 ) -> Tls:
-    files = [str(each) if each else None for each in (ca_file, cert_file, key_file)]
+    files = [str(path) if path else None for path in (ca_file, cert_file, key_file)]
     for file in files:
         if file and not os.access(file, os.R_OK):
             raise InvalidArgument(f"cannot read the TLS file {file!r}")
@@ -144,34 +145,43 @@ def _build_tls(
 
 
 def with_connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the connection options; it gets them as one argument, `server`."""
-    own = inspect.signature(command)
-    shared = inspect.signature(_connection_options)
-    hints = get_type_hints(command, include_extras=True)
-    more = get_type_hints(_connection_options, include_extras=True)
+    """Add the connection options to a command, which receives them as one argument, `server`.
+
+    typer reads the options from the signature of a function, so the wrapper gets a signature with
+    the parameters of both functions.
+
+    :param command: the command. It has a parameter `server`.
+    """
+    command_signature = inspect.signature(command)
+    shared_signature = inspect.signature(_connection_options)
+    command_hints = get_type_hints(command, include_extras=True)
+    shared_hints = get_type_hints(_connection_options, include_extras=True)
 
     @functools.wraps(command)
-    def wrapper(**given: Any) -> Any:
-        server = _connection_options(**{name: given.pop(name) for name in shared.parameters})
+    def wrapper(**arguments: Any) -> Any:
+        server = _connection_options(
+            **{name: arguments.pop(name) for name in shared_signature.parameters}
+        )
         try:
-            return command(server=server, **given)
+            return command(server=server, **arguments)
         except ConnectionFailed as error:
             if server.is_default:
                 error.add_note(
-                    f"No server was named: give --url, or set CHASQUI_URL ({DEFAULT_URL} was tried)"
+                    f"No server was configured and {DEFAULT_URL} was tried; "
+                    "pass --url or set CHASQUI_URL"
                 )
             raise
 
     parameters = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
-        for name, parameter in own.parameters.items()
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=command_hints[name])
+        for name, parameter in command_signature.parameters.items()
         if name != "server"
     ]
     parameters += [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=more[name])
-        for name, parameter in shared.parameters.items()
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=shared_hints[name])
+        for name, parameter in shared_signature.parameters.items()
     ]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del wrapper.__wrapped__
     return wrapper

@@ -1,10 +1,10 @@
-"""worker: run handlers on queues, in as many processes as you like."""
+"""`chasqui worker`: run handlers in one or more processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -19,10 +19,11 @@ from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.retry import U32_MAX, RetryDefaults
 from airflow_provider_chasqui.redis_client.target import RedisTarget
+from airflow_provider_chasqui.supervisor.config import WorkerConfig
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """Log levels of the worker."""
 
     debug = "debug"
     info = "info"
@@ -30,28 +31,18 @@ class LogLevel(StrEnum):
     error = "error"
 
 
-@dataclass(frozen=True)
-class WorkerConfig:
-    """What every process of a worker is told; it holds the password, so it travels by pipe."""
-
-    handlers_path: str
-    cwd: str
-    queue_names: tuple[str, ...]
-    target: RedisTarget
-    dialect: str | None
-    consumer_config: ConsumerConfig
-    log_level: str = "info"
-    log_json: bool = False
-
-
 @with_connection_options
 def run_worker(
     handlers_path: Annotated[
-        str, typer.Argument(metavar="MODULE:HANDLERS", help="A Handlers, a function or a factory.")
+        str,
+        typer.Argument(
+            metavar="MODULE:HANDLERS", help="A Handlers object, a function, or a factory of either."
+        ),
     ],
     server: Server,
     queue_names: Annotated[
-        list[str], typer.Option("--queue", "-q", metavar="QUEUE", help="Which; may be given again.")
+        list[str],
+        typer.Option("--queue", "-q", metavar="QUEUE", help="Queue to consume. Can be repeated."),
     ],
     concurrency: Annotated[
         int,
@@ -61,23 +52,26 @@ def run_worker(
             metavar="N",
             min=1,
             max=100_000,
-            help="Jobs at once, per queue and process.",
+            help="Maximum number of running jobs per queue and process.",
         ),
     ] = 100,
     processes: Annotated[
         int,
         typer.Option(
-            "--processes", "-p", metavar="N", min=1, max=1024, help="One per core is a good start."
+            "--processes",
+            "-p",
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Number of processes; start with one per core.",
         ),
     ] = 1,
     max_attempts: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=0, max=U32_MAX, help="Runs of a job that does not say itself."
-        ),
+        typer.Option(metavar="N", min=0, max=U32_MAX, help="Default maximum attempts per job."),
     ] = 25,
     store_results: Annotated[
-        bool, typer.Option("--store-results", help="Keep what handlers return.")
+        bool, typer.Option("--store-results", help="Store the return values of handlers.")
     ] = False,
     result_ttl: Annotated[
         timedelta,
@@ -85,7 +79,7 @@ def run_worker(
             parser=parse_duration,
             metavar="DURATION",
             show_default="1h",
-            help="How long they are kept.",
+            help="TTL of stored results.",
         ),
     ] = timedelta(hours=1),
     group: Annotated[str, typer.Option(metavar="NAME", help="Consumer group.")] = "default",
@@ -95,7 +89,7 @@ def run_worker(
             parser=parse_duration,
             metavar="DURATION",
             show_default="30s",
-            help="When a dead worker's jobs are taken over.",
+            help="Idle time after which jobs of a dead worker are claimed.",
         ),
     ] = timedelta(seconds=30),
     shutdown_timeout: Annotated[
@@ -104,39 +98,40 @@ def run_worker(
             parser=parse_duration,
             metavar="DURATION",
             show_default="30s",
-            help="Time to finish what runs, when stopping.",
+            help="Time that running jobs get to finish at shutdown.",
         ),
     ] = timedelta(seconds=30),
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT", min=0, max=65535, help="Serve /metrics, /healthz and /readyz here."
+            metavar="PORT", min=0, max=65535, help="Port of /metrics, /healthz and /readyz."
         ),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen.")
+        str, typer.Option(metavar="ADDRESS", help="Address of the metrics server.")
     ] = "0.0.0.0",
     log_level: Annotated[
-        LogLevel, typer.Option(case_sensitive=False, help="How much to say.")
+        LogLevel, typer.Option(case_sensitive=False, help="Log level.")
     ] = LogLevel.info,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log in JSON.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Write log lines as JSON.")] = False,
     reload: Annotated[
-        bool, typer.Option("--reload", help="For development: restart when a .py file changes.")
+        bool, typer.Option("--reload", help="Restart when a .py file changes (for development).")
     ] = False,
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C; what runs may finish, the rest is handed back.
+    """Run jobs until SIGTERM or Ctrl-C. Running jobs may finish, others are requeued.
 
-    Exit codes: 0 drained, 1 trouble, 2 bad usage, 128+n ended at once by a second signal n.
+    Exit codes: 0 all jobs finished, 1 error, 2 usage error, 128+n killed by a second signal n.
     """
     from airflow_provider_chasqui.supervisor.supervisor import Supervisor
 
     for name in queue_names:
         Keys(name)
     if len(set(queue_names)) != len(queue_names):
-        raise InvalidArgument("a queue was given twice; raise --concurrency instead")
+        raise InvalidArgument("a queue was passed twice; raise --concurrency instead")
     if ":" not in handlers_path:
         raise InvalidArgument(
-            f"handlers are named module:attribute, as my_app.jobs:handlers; not {handlers_path!r}"
+            "handlers must be module:attribute, such as my_app.jobs:handlers, "
+            f"not {handlers_path!r}"
         )
     config = ConsumerConfig(
         group=group,
@@ -147,9 +142,9 @@ def run_worker(
         claim_after=claim_after,
         shutdown_timeout=shutdown_timeout,
     )
-    # A worker outlasts a failover, however long: it is no person who waits for an answer.
+    # A worker waits for a failover of any length, unlike an interactive command.
     target = replace(server.target, retries=RedisTarget().retries)
-    plan = WorkerConfig(
+    worker_config = WorkerConfig(
         handlers_path,
         os.getcwd(),
         tuple(queue_names),
@@ -160,5 +155,5 @@ def run_worker(
         log_json,
     )
     address = None if metrics_port is None else (metrics_host, metrics_port)
-    supervisor = Supervisor(plan, processes, address, Path.cwd() if reload else None)
+    supervisor = Supervisor(worker_config, processes, address, Path.cwd() if reload else None)
     raise typer.Exit(asyncio.run(supervisor.run()))

@@ -1,1 +1,1 @@
-"""The pure heart: values and rules, with no socket, no clock and no Airflow."""
+"""Values, codecs, validation and Redis commands as data. Contains no I/O, no clock, no Airflow."""

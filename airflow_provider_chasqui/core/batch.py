@@ -1,4 +1,4 @@
-"""Batches: job ids that say which batch they belong to, and what is known of its progress."""
+"""Batches: the ids of their jobs, their positions and their progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ _JOB_ID_PATTERN = re.compile(r"batch:(.+):(0|[1-9][0-9]{0,9}):(0|[1-9][0-9]{0,9}
 
 @dataclass(frozen=True, slots=True)
 class BatchPosition:
-    """Where a job stands in its batch."""
+    """The position of a job in its batch.
+
+    :param batch_id: the id of the batch.
+    :param part: the number of the part, from 0. Each producer of a batch writes its own parts.
+    :param index: the index of the job in its part, from 0.
+    """
 
     batch_id: str
     part: int
@@ -28,37 +33,48 @@ class BatchPosition:
 
 
 def batch_job_id(batch_id: str, part: int, index: int) -> str:
+    """Return the id of a batch's job."""
     return f"{BATCH_PREFIX}{batch_id}:{part}:{index}"
 
 
 def parse_batch_job_id(job_id: str) -> BatchPosition | None:
-    """Return the place that a job id names, or None if the job is of no batch."""
+    """Return the position that a job id encodes, or None if the job belongs to no batch."""
     if not job_id.startswith(BATCH_PREFIX) or not (match := _JOB_ID_PATTERN.match(job_id)):
         return None
-    place = BatchPosition(match[1], int(match[2]), int(match[3]))
-    return place if place.part < MAX_PARTS and place.index <= MAX_INDEX else None
+    position = BatchPosition(match[1], int(match[2]), int(match[3]))
+    return position if position.part < MAX_PARTS and position.index <= MAX_INDEX else None
 
 
 def check_batch_id(batch_id: str) -> str:
-    """Return the batch id, or raise: it becomes part of keys and job ids."""
+    """Return the batch id if it may be part of keys and job ids.
+
+    :raises InvalidArgument: if it is not 1 to 200 characters of the allowed ones.
+    """
     if not isinstance(batch_id, str) or not _BATCH_ID_PATTERN.match(batch_id):
         raise InvalidArgument(
-            f"a batch id has 1 to 200 letters, digits or any of . _ ~ @ + - ; not {batch_id!r}"
+            "a batch id must have 1 to 200 characters out of A-Z, a-z, 0-9 and . _ ~ @ + -, "
+            f"not {batch_id!r}"
         )
     return batch_id
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int = 2**63 - 1) -> None:
-    """Raise unless the value is a whole number from low to high."""
+    """Raise `InvalidArgument` unless the value is an integer within the bounds."""
     if type(value) is not int or not minimum <= value <= maximum:
         raise InvalidArgument(
-            f"{name} is a whole number from {minimum} to {maximum}, not {value!r}"
+            f"{name} must be an integer from {minimum} to {maximum}, not {value!r}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that was handed off: what a waiter needs to follow it."""
+    """An enqueued batch.
+
+    :param queue_name: the queue of its jobs.
+    :param batch_id: the id of the batch.
+    :param total: the number of jobs.
+    :param parts: the number of parts.
+    """
 
     queue_name: str
     batch_id: str
@@ -66,10 +82,13 @@ class Batch:
     parts: int = 1
 
     def job_ids(self) -> Iterator[str]:
-        """The ids of a batch of one part, in order."""
+        """Return the ids of all jobs in the order of their payloads.
+
+        :raises InvalidArgument: if the batch has several parts, whose sizes only the server knows.
+        """
         if self.parts != 1:
             raise InvalidArgument(
-                "the parts of a batch know their own sizes; ask the queue",
+                "only the server knows the sizes of the parts of a batch; use Queue.batch_progress",
                 queue_name=self.queue_name,
             )
         return (batch_job_id(self.batch_id, 0, index) for index in range(self.total))
@@ -77,7 +96,17 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """How far a batch has come. `total` is None until every part was sent."""
+    """The progress of a batch.
+
+    :param batch_id: the id of the batch.
+    :param total: the number of jobs, or None until every part was enqueued.
+    :param parts: the number of parts.
+    :param enqueued: the number of jobs enqueued so far.
+    :param done: the number of jobs that succeeded.
+    :param dead: the number of jobs in the dead-letter queue.
+    :param created_at_ms: the time of the first enqueue.
+    :param source: the text that the producer passed as `source`.
+    """
 
     batch_id: str
     total: int | None
@@ -90,19 +119,22 @@ class BatchProgress:
 
     @property
     def processed(self) -> int:
+        """The number of jobs that succeeded or died."""
         return self.done + self.dead
 
     @property
     def finished(self) -> bool:
+        """Whether every job has succeeded or died."""
         return self.total is not None and self.processed >= self.total
 
     @property
     def remaining(self) -> int | None:
+        """The number of jobs that have neither succeeded nor died, or None if unknown."""
         return None if self.total is None else max(0, self.total - self.processed)
 
 
 def iter_set_bits(bitmap: bytes) -> Iterator[int]:
-    """Yield the index of every set bit, in Redis' order."""
+    """Yield the index of every set bit, in the bit order of Redis."""
     for byte_index, byte in enumerate(bitmap):
         if byte:
             for bit in range(8):

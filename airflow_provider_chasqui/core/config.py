@@ -1,4 +1,4 @@
-"""How a queue behaves for its producers."""
+"""Settings of producers (`QueueConfig`) and workers (`ConsumerConfig`)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def _check_positive_ints(config: object, *names: str) -> None:
         require_int(name, getattr(config, name), 1)
 
 
+def _check_group(group: str) -> None:
+    if not group:
+        raise InvalidArgument("group must be the name of a consumer group, not an empty string")
+
+
 def _check_durations(config: object, *names: str) -> None:
     for name in names:
         require_duration(name, getattr(config, name), MILLISECOND)
@@ -26,10 +31,14 @@ def _check_durations(config: object, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WriteConcern:
-    """Who must have a job before `add` returns, and how long it waits for them.
+    """The durability that an add waits for before it returns.
 
-    `replicas` is how many (WAIT); with `fsync` they, and the server itself, must have it on disk
-    (WAITAOF: Redis 7.2 or Valkey, with an append-only file).
+    :param replicas: the number of replicas that must have the write (WAIT). Default 1; 0 is only
+        allowed together with `fsync`.
+    :param fsync: whether the server and the replicas must have it on disk (WAITAOF, which needs
+        Redis 7.2 or Valkey with an append-only file). Default False.
+    :param timeout: the longest wait, from a millisecond to a minute. Default one second. After it
+        the add raises `ReplicationTimeout`; the jobs are added all the same.
     """
 
     replicas: int = 1
@@ -37,22 +46,24 @@ class WriteConcern:
     timeout: timedelta = timedelta(seconds=1)
 
     def __post_init__(self) -> None:
-        if isinstance(self.replicas, bool) or not isinstance(self.replicas, int):
-            raise InvalidArgument(f"replicas must be a whole number, not {self.replicas!r}")
-        if self.replicas < (0 if self.fsync else 1):
-            raise InvalidArgument("replicas must be at least 1; 0 only together with fsync")
-        # Without an end the server would wait for ever for a replica that is gone.
-        if not timedelta(milliseconds=1) <= self.timeout <= timedelta(minutes=1):
-            raise InvalidArgument("wait must be between a millisecond and a minute")
+        require_int("replicas", self.replicas, 0 if self.fsync else 1)
+        # WAIT without a timeout would block forever if a replica is down.
+        require_duration("timeout", self.timeout, MILLISECOND, timedelta(minutes=1))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Limits that are checked before anything is sent.
+    """Settings of a producer. Limits are checked before anything is sent.
 
-    `max_len` makes a full queue refuse (QueueFull) instead of dropping its oldest jobs;
-    `announce` writes the `waiting` and `delayed` events on add, which ChasquiMQ does not;
-    `confirm` makes an add wait until replicas or the disk have it, else ReplicationTimeout.
+    :param max_len: the largest number of entries in the stream. An add to a full queue raises
+        `QueueFull` and drops nothing. Default None, no limit.
+    :param max_delay: the longest delay of a job. Default 30 days.
+    :param max_payload_bytes: the largest encoded job. Default 1 MiB; workers have the same limit.
+    :param max_replays: how often a dead job may be replayed. Default None, no limit.
+    :param emit_enqueue_events: whether an add emits `waiting` and `delayed` events, which
+        ChasquiMQ does not. Default False.
+    :param group: the consumer group of the workers. Default "default".
+    :param write_concern: the durability that an add waits for. Default None, no wait.
     """
 
     max_len: int | None = None
@@ -64,23 +75,24 @@ class QueueConfig:
     write_concern: WriteConcern | None = None
 
     def __post_init__(self) -> None:
-        if self.max_len is not None and self.max_len < 1:
-            raise InvalidArgument(
-                f"max_len must be at least 1, or None for no limit; not {self.max_len}"
-            )
-        if self.max_payload_bytes < 1:
-            raise InvalidArgument("max_payload_bytes must be at least 1")
-        if self.max_delay < timedelta(0):
-            raise InvalidArgument("max_delay must not be negative")
-        if self.max_replays is not None and self.max_replays < 1:
-            raise InvalidArgument("max_replays must be at least 1, or None for no limit")
-        if not self.group:
-            raise InvalidArgument("the consumer group needs a name")
+        for name in ("max_len", "max_replays"):
+            if getattr(self, name) is not None:
+                require_int(f"{name} (None for no limit)", getattr(self, name), 1)
+        require_int("max_payload_bytes", self.max_payload_bytes, 1)
+        require_duration("max_delay", self.max_delay, timedelta(0))
+        _check_group(self.group)
 
 
 @dataclass(frozen=True, slots=True)
 class PromoterConfig:
-    """How often due jobs are looked for; the leader wakes earlier if it knows of one."""
+    """Settings of the promoter, which moves due jobs from the delayed set to the stream.
+
+    :param poll_interval: the time between two reads of the delayed set. The leader wakes earlier
+        if it knows of a job that is due before. Default 100 ms.
+    :param max_per_poll: the largest number of jobs that one command moves. Default 1000.
+    :param lock_ttl: the TTL of the leader lock, at least one second. Default 5 s.
+    :param standby_poll_interval: how often the other workers try to become the leader. Default 1 s.
+    """
 
     poll_interval: timedelta = timedelta(milliseconds=100)
     max_per_poll: int = 1000
@@ -95,7 +107,13 @@ class PromoterConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """How often new repeats are looked for; the leader wakes earlier for a fire it knows of."""
+    """Settings of the scheduler, which enqueues the runs of repeatable jobs.
+
+    :param poll_interval: the time between two reads of the schedules. The leader wakes earlier if
+        it knows of a run that is due before. Default 1 s.
+    :param max_per_poll: the largest number of runs that one turn enqueues. Default 256.
+    :param lock_ttl: the TTL of the leader lock, at least one second. Default 5 s.
+    """
 
     poll_interval: timedelta = timedelta(seconds=1)
     max_per_poll: int = 256
@@ -112,10 +130,30 @@ _DEFAULT_RETRY = RetryDefaults()
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """How a worker takes and runs jobs. `promoter` or `scheduler` None leaves that part out.
+    """Settings of a worker.
 
-    `claim_after` is how long a dead worker's jobs wait before another takes them; running jobs
-    are renewed long before. `max_dead_letters` and `max_events` bound those streams (None: no bound).
+    :param group: the consumer group. Default "default", as in ChasquiMQ.
+    :param consumer_id: the name of the consumer in the group. Default None, a random name.
+    :param concurrency: the largest number of jobs that run at the same time. Default 100.
+    :param read_count: the largest number of entries per read. Default 256.
+    :param block_timeout: how long a read waits for entries on the server. Default 5 s.
+    :param claim_after: the idle time after which another worker claims the entries of a worker
+        that has died. Running jobs are renewed three times as often. Default 30 s.
+    :param max_payload_bytes: the largest job that is run; a larger one is dead-lettered. Default
+        1 MiB.
+    :param retry: the retry policy of jobs that have none.
+    :param store_results: whether the values that handlers return are stored. Default False.
+    :param result_ttl: the TTL of stored results. Default one hour.
+    :param events: whether events are emitted. Default True.
+    :param max_events: the approximate length of the events stream. Default 100 000.
+    :param max_dead_letters: the approximate length of the dead-letter queue. Default None, no
+        limit.
+    :param shutdown_timeout: how long running jobs may finish after a stop was requested. Default
+        30 s.
+    :param consumer_idle_ttl: the idle time after which consumers without pending entries are
+        removed from the group. Default 10 min.
+    :param promoter: the settings of the promoter, or None if this worker never promotes.
+    :param scheduler: the settings of the scheduler, or None if this worker never schedules.
     """
 
     group: str = "default"
@@ -141,5 +179,4 @@ class ConsumerConfig:
         _check_durations(self, "block_timeout", "claim_after")
         require_duration("result_ttl", self.result_ttl, _SECOND)
         require_duration("shutdown_timeout", self.shutdown_timeout, timedelta(0))
-        if not self.group:
-            raise InvalidArgument("the consumer group needs a name")
+        _check_group(self.group)

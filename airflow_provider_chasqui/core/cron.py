@@ -1,9 +1,10 @@
-"""When a repeat fires: every so often, or by cron in a timezone, always in the future.
+"""Schedules of repeatable jobs: a fixed interval, or a cron expression in a time zone.
 
-ChasquiMQ lets the milliseconds of the asking leak into cron times, skips the repeated autumn hour
-and can answer in the past. Here cron fires on the whole second, and over a change of the clocks
-follows the old cron rule: a fixed local time fires once (at the end of the gap if the gap swallows
-it, at its first occurrence if it comes twice); a pattern of every hour follows real time.
+ChasquiMQ 1.3.0 adds the milliseconds of the current time to cron fires, skips the repeated hour in
+autumn and can return a time in the past. Here cron fires on full seconds and always in the future.
+Over a change of the UTC offset it follows the rule of Debian's cron: a fixed local time fires once
+(at the end of the gap if it does not exist on that day, at its first occurrence if it exists
+twice), and a pattern that matches every hour follows elapsed time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from croniter import CroniterBadDateError, CroniterError, croniter
 
 from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.validation import require_int
 
 MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -30,41 +32,54 @@ MACROS = {
 _UTC_OFFSET_PATTERN = re.compile(r"([+-])(\d{2}):?(\d{2})\Z")
 _LAST_WEEKDAY_PATTERN = re.compile(r"\b([0-7]|SUN|MON|TUE|WED|THU|FRI|SAT)L\b")
 _RANGE_PATTERN = re.compile(r"\b(\d+)-(\d+)\b")
-# Shorter than any zone keeps an offset.
+_DAY = timedelta(days=1)
+# No time zone changes its offset twice within this time.
 _SEARCH_STEP = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Fire at a fixed interval, counted from the first fire."""
+    """A fixed interval, counted from the first fire.
+
+    :param interval_ms: the interval in milliseconds.
+    """
 
     interval_ms: int
 
     @classmethod
     def from_timedelta(cls, interval: timedelta) -> Every:
+        """Return a schedule with this interval.
+
+        :raises InvalidArgument: if it is shorter than a millisecond.
+        """
         return cls(to_ms(interval) or 0)
 
     def __post_init__(self) -> None:
-        if isinstance(self.interval_ms, bool) or not isinstance(self.interval_ms, int):
-            raise InvalidArgument("the interval is a whole number of milliseconds")
-        if not 0 < self.interval_ms < 2**53:
-            raise InvalidArgument(f"the interval must be above 0 ms, not {self.interval_ms}")
+        require_int("interval_ms", self.interval_ms, 1, 2**53 - 1)
 
     def default_key(self, job_name: str) -> str:
+        """Return the key of a repeatable job for which the caller passes none."""
         return f"{job_name}::every:{self.interval_ms}"
 
     def next_after(self, after_ms: int) -> int:
+        """Return the fire after the one at `after_ms`."""
         return after_ms + self.interval_ms
 
     def next_aligned(self, previous_fire_ms: int, now_ms: int) -> int:
-        """Return the first instant after now on the grid that `fired_ms` is on."""
+        """Return the first fire after `now_ms` that is a multiple of the interval away."""
         steps = max(0, now_ms - previous_fire_ms) // self.interval_ms + 1
         return previous_fire_ms + steps * self.interval_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Fire by a cron expression of five to seven fields (seconds first, year last)."""
+    """A cron expression in a time zone.
+
+    :param expression: five to seven fields (with six, the first are the seconds; with seven, the
+        last is the year) or one of the macros @yearly, @monthly, @weekly, @daily, @hourly.
+    :param tz: UTC (the default), an offset such as +05:30, or an IANA name.
+    :raises InvalidArgument: if either is invalid.
+    """
 
     expression: str
     tz: str | None = None
@@ -73,19 +88,25 @@ class Cron:
     def __post_init__(self) -> None:
         if not isinstance(self.expression, str):
             raise InvalidArgument(
-                f"a cron expression is a string, not {type(self.expression).__name__}"
+                f"a cron expression must be a string, not {type(self.expression).__name__}"
             )
         if not isinstance(self.tz, str | None):
-            raise InvalidArgument(f"a timezone is a name, not {type(self.tz).__name__}")
+            raise InvalidArgument(f"a time zone must be a name, not {type(self.tz).__name__}")
         object.__setattr__(self, "_pattern", _parse_cron(self.expression, self.tz))
 
     def default_key(self, job_name: str) -> str:
+        """Return the key of a repeatable job for which the caller passes none."""
         return f"{job_name}::cron:{self.expression}:{self.tz or 'UTC'}"
 
     def next_after(self, after_ms: int) -> int:
+        """Return the first fire after `after_ms`.
+
+        :raises InvalidArgument: if there is none.
+        """
         return self._pattern.next_after(after_ms)
 
     def next_aligned(self, previous_fire_ms: int, now_ms: int) -> int:
+        """Return the first fire after both times."""
         return self._pattern.next_after(max(previous_fire_ms, now_ms))
 
 
@@ -93,7 +114,10 @@ Schedule = Every | Cron
 
 
 def parse_timezone(name: str | None) -> tzinfo:
-    """Return the timezone of a name: UTC, an offset such as +05:30, or an IANA name."""
+    """Return the time zone of a name: UTC, an offset such as +05:30, or an IANA name.
+
+    :raises InvalidArgument: if there is no such time zone.
+    """
     text = (name or "").strip()
     if text.upper() in ("", "UTC") or text == "Z":
         return UTC
@@ -101,13 +125,13 @@ def parse_timezone(name: str | None) -> tzinfo:
         hours, minutes = int(match[2]), int(match[3])
         if hours > 23 or minutes > 59:
             raise InvalidArgument(
-                f"the timezone offset {text!r} is out of range; use -23:59 to +23:59"
+                f"the time zone offset {text!r} is out of range; use -23:59 to +23:59"
             )
         offset = timedelta(hours=hours, minutes=minutes)
         return timezone(offset if match[1] == "+" else -offset)
     if text not in _timezone_names():
         raise InvalidArgument(
-            f"unknown timezone {name!r}; use UTC, an offset such as +05:30, or an IANA name "
+            f"unknown time zone {name!r}; use UTC, an offset such as +05:30, or an IANA name "
             "such as Europe/Paris"
         )
     return ZoneInfo(text)
@@ -124,7 +148,11 @@ def _parse_cron(expression: str, tz: str | None) -> _CronPattern:
 
 
 class _CronPattern:
-    """A parsed expression in its zone; croniter walks the local calendar, we walk the clock."""
+    """A parsed expression in its time zone.
+
+    croniter iterates local wall-clock times. This class converts each candidate to UTC and handles
+    the hours that do not exist or exist twice.
+    """
 
     def __init__(self, expression: str, tz: tzinfo):
         self._tz = tz
@@ -135,75 +163,75 @@ class _CronPattern:
             raise InvalidArgument(f"bad cron expression {expression!r}: {cause}") from cause
         except Exception as cause:
             raise InvalidArgument(
-                f"bad cron expression {expression!r}: it cannot be read"
+                f"bad cron expression {expression!r}: it cannot be parsed"
             ) from cause
         self._every_hour = expanded[1] == ["*"] or hour == "*" or len(expanded[1]) == 24
 
     def next_after(self, after_ms: int) -> int:
         step = self._next_elapsed if self._every_hour else self._next_wall_clock
         try:
-            found = step(datetime.fromtimestamp(after_ms // 1000, UTC))
-        except (OverflowError, OSError, ValueError) as cause:  # beyond the calendar
+            fire = step(datetime.fromtimestamp(after_ms // 1000, UTC))
+        except (OverflowError, OSError, ValueError) as cause:  # after the year 9999
             raise InvalidArgument(
                 f"the cron expression {self._expression!r} never fires again"
             ) from cause
-        return int(found.timestamp()) * 1000
+        return int(fire.timestamp()) * 1000
 
     def _to_local(self, utc_time: datetime) -> datetime:
         return utc_time.astimezone(self._tz).replace(tzinfo=None, fold=0)
 
     def _next_local_match(self, local: datetime) -> datetime:
-        """The first match strictly after a local time, on a calendar without clock changes."""
+        """Return the first match after a local time, ignoring changes of the UTC offset."""
         try:
-            walker = croniter(
+            iterator = croniter(
                 self._expression,
                 local.replace(tzinfo=UTC),
                 day_or=self._day_or,
                 second_at_beginning=True,
             )
-            found: datetime = walker.get_next(datetime)
+            match: datetime = iterator.get_next(datetime)
         except (CroniterBadDateError, OverflowError, ValueError) as cause:
             raise InvalidArgument(
                 f"the cron expression {self._expression!r} never fires again"
             ) from cause
-        return found.replace(tzinfo=None)
+        return match.replace(tzinfo=None)
 
     def _next_wall_clock(self, after: datetime) -> datetime:
         local = self._to_local(after)
         while True:
             local = self._next_local_match(local)
-            instant = local.replace(tzinfo=self._tz).astimezone(UTC)
-            if self._to_local(instant) != local:  # swallowed by the gap: fire where the gap ends
-                instant = self._find_transition(instant - _DAY, instant)
-            if instant > after:
-                return instant
+            fire = local.replace(tzinfo=self._tz).astimezone(UTC)
+            if self._to_local(fire) != local:  # this local time does not exist: use the gap's end
+                fire = self._find_transition(fire - _DAY, fire)
+            if fire > after:
+                return fire
 
     def _next_elapsed(self, after: datetime) -> datetime:
         inclusive = timedelta(0)
         while True:
             offset = self._utc_offset(after)
             local = (after + offset).replace(tzinfo=None) - inclusive
-            found = (self._next_local_match(local) - offset).replace(tzinfo=UTC)
-            change = self._first_transition(after, found)
-            if change is None:
-                return found
-            after, inclusive = change, timedelta(seconds=1)
+            fire = (self._next_local_match(local) - offset).replace(tzinfo=UTC)
+            transition = self._first_transition(after, fire)
+            if transition is None:
+                return fire
+            after, inclusive = transition, timedelta(seconds=1)
 
     def _first_transition(self, start: datetime, end: datetime) -> datetime | None:
-        """The first second after `low`, up to `end`, with another offset; None if there is none."""
+        """Return the first second in (start, end] with another UTC offset, or None."""
         offset = self._utc_offset(start)
         while start < end:
-            high = min(end, start + _SEARCH_STEP)
-            if self._utc_offset(high) != offset:
-                return self._find_transition(start, high)
-            start = high
+            step_end = min(end, start + _SEARCH_STEP)
+            if self._utc_offset(step_end) != offset:
+                return self._find_transition(start, step_end)
+            start = step_end
         return None
 
     def _utc_offset(self, utc_time: datetime) -> timedelta:
         return utc_time.astimezone(self._tz).utcoffset() or timedelta(0)
 
     def _find_transition(self, start: datetime, end: datetime) -> datetime:
-        """The first second at which the offset is no longer that of `low`."""
+        """Bisect for the first second whose UTC offset differs from the one at `start`."""
         before = self._utc_offset(start)
         while end - start > timedelta(seconds=1):
             middle = (start + (end - start) / 2).replace(microsecond=0)
@@ -214,22 +242,24 @@ class _CronPattern:
         return end
 
 
-_DAY = timedelta(days=1)
-
-
 def _to_croniter(expression: str) -> tuple[str, bool, str]:
-    """Return the expression as croniter writes it, whether day and weekday are alternatives, and
-    the hour field. Refuses what ChasquiMQ refuses and croniter would take."""
+    """Translate an expression to croniter's syntax.
+
+    Returns the expression, whether the day of the month and the weekday are alternatives, and the
+    hour field. Rejects what ChasquiMQ rejects and croniter would accept.
+    """
     text = expression.strip()
     if text.startswith("@"):
         if text not in MACROS:
-            raise InvalidArgument(f"unknown cron macro {text!r}; known are {', '.join(MACROS)}")
+            raise InvalidArgument(
+                f"unknown cron macro {text!r}; the macros are {', '.join(MACROS)}"
+            )
         text = MACROS[text]
     fields = text.upper().split()
     if not 5 <= len(fields) <= 7:
         raise InvalidArgument(f"bad cron expression {expression!r}: it needs five to seven fields")
-    seconds = len(fields) > 5
-    day, weekday = (3, 5) if seconds else (2, 4)
+    has_seconds = len(fields) > 5
+    day, weekday = (3, 5) if has_seconds else (2, 4)
     day_or = True
     if fields[weekday].startswith("+"):
         day_or, fields[weekday] = False, fields[weekday][1:]
@@ -238,12 +268,13 @@ def _to_croniter(expression: str) -> tuple[str, bool, str]:
         for low, high in _RANGE_PATTERN.findall(part):
             if int(low) > int(high):
                 raise InvalidArgument(
-                    f"bad cron expression {expression!r}: the range {part} runs backwards"
+                    f"bad cron expression {expression!r}: the range {part} is descending"
                 )
         if re.search(r"[HR+]", re.sub(r"THU|FRI|MAR|APR", "", part)) or part in ("LW", "WL"):
-            raise InvalidArgument(f"bad cron expression {expression!r}: cannot read {part!r}")
+            raise InvalidArgument(f"bad cron expression {expression!r}: cannot parse {part!r}")
         if part == "L" and index != day:
             raise InvalidArgument(
-                f"bad cron expression {expression!r}: L stands alone only for the day"
+                f"bad cron expression {expression!r}: L without a weekday is only allowed as the "
+                "day of the month"
             )
-    return " ".join(fields), day_or, fields[2 if seconds else 1]
+    return " ".join(fields), day_or, fields[2 if has_seconds else 1]

@@ -1,14 +1,19 @@
-"""Every error of this package: one small family, each member with its CMQ code.
+"""The exceptions of this package. Each class has a CMQ code; docs/errors.md lists them.
 
-Codes below CMQ-300 are ChasquiMQ's own and mean the same thing here; CMQ-3xx and
-CMQ-4xx are ours.
+Codes below CMQ-300 are ChasquiMQ's and have the same meaning here. CMQ-3xx and CMQ-4xx are codes of
+this package.
 """
 
 from __future__ import annotations
 
 
 class ChasquiError(Exception):
-    """Something about a queue went wrong."""
+    """The base class of all errors of this package.
+
+    :param message: what went wrong and what to do.
+    :param queue_name: the queue that the error is about.
+    :param job_id: the job that the error is about.
+    """
 
     code = "CMQ-004"
 
@@ -19,10 +24,10 @@ class ChasquiError(Exception):
         self.job_id = job_id
 
     def __str__(self) -> str:
-        where = [f"queue {self.queue_name!r}"] if self.queue_name is not None else []
-        where += [f"job {self.job_id!r}"] if self.job_id is not None else []
-        place = f" ({', '.join(where)})" if where else ""
-        return f"[{self.code}] {self.message}{place}"
+        subjects = [f"queue {self.queue_name!r}"] if self.queue_name is not None else []
+        subjects += [f"job {self.job_id!r}"] if self.job_id is not None else []
+        suffix = f" ({', '.join(subjects)})" if subjects else ""
+        return f"[{self.code}] {self.message}{suffix}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.queue_name, self.job_id))
@@ -35,63 +40,63 @@ def _rebuild(
 
 
 class InvalidArgument(ChasquiError, ValueError):
-    """The caller asked for something that cannot be; nothing was written."""
+    """An argument is invalid. Nothing was written."""
 
     code = "CMQ-004"
 
 
 class EncodeError(InvalidArgument):
-    """The payload cannot be written as MessagePack."""
+    """The payload cannot be encoded as MessagePack."""
 
     code = "CMQ-002"
 
 
 class DecodeError(ChasquiError):
-    """Bytes read from the server are not what the wire format says."""
+    """Bytes from the server do not have the expected wire format."""
 
     code = "CMQ-003"
 
 
 class PayloadTooLarge(InvalidArgument):
-    """The payload is over the queue's limit."""
+    """The encoded job is larger than the queue allows."""
 
     code = "CMQ-023"
 
 
 class ConsumerStopped(ChasquiError):
-    """The engine was told to stop while this was under way."""
+    """The worker was stopped during the operation."""
 
     code = "CMQ-005"
 
 
 class WaitTimeout(ChasquiError, TimeoutError):
-    """The time to wait ran out before the job or batch ended."""
+    """The job or batch did not finish before the timeout."""
 
     code = "CMQ-102"
 
 
 class RedisServerError(ChasquiError):
-    """The server could not be reached or refused."""
+    """The server cannot be reached, or replied with an error."""
 
     code = "CMQ-001"
 
 
 class ConnectionFailed(RedisServerError):
-    """There is no connection to the server."""
+    """No connection to the server could be established."""
 
 
 class AuthenticationFailed(ConnectionFailed):
-    """The server refused the user name or password."""
+    """The server rejected the user name or the password."""
 
 
 class QueueFull(ChasquiError):
-    """The queue holds as many jobs as it may, or the server is out of memory."""
+    """The queue has reached its maximum length, or the server is out of memory."""
 
     code = "CMQ-300"
 
 
 class KeyTypeMismatch(ChasquiError):
-    """A key of this queue holds something that is not ours."""
+    """A key of this queue has a type that this package does not write."""
 
     code = "CMQ-301"
 
@@ -103,79 +108,79 @@ class ServerTooOld(ChasquiError):
 
 
 class PermissionDenied(RedisServerError):
-    """The ACL user lacks a right that this call needs."""
+    """The ACL user lacks a permission that the operation needs."""
 
     code = "CMQ-303"
 
 
 class BatchNotFound(ChasquiError, LookupError):
-    """There is no such batch, or it has expired."""
+    """The batch does not exist or has expired."""
 
     code = "CMQ-304"
 
 
 class JobFailed(ChasquiError):
-    """The awaited job ended in the dead-letter queue or was cancelled."""
+    """The awaited job was dead-lettered or cancelled."""
 
     code = "CMQ-305"
 
 
 class BatchFailed(ChasquiError):
-    """More jobs of the batch died than the caller allows."""
+    """More jobs of the batch were dead-lettered than the caller allows."""
 
     code = "CMQ-306"
 
 
 class BatchConflict(InvalidArgument):
-    """The batch is already handed off in another shape."""
+    """The batch was already enqueued with other parts or another size."""
 
     code = "CMQ-307"
 
 
 class JobNotFound(ChasquiError, LookupError):
-    """No trace of the job is left."""
+    """The job does not exist, or nothing on the server refers to it any more."""
 
     code = "CMQ-308"
 
 
 class ReplicationTimeout(ChasquiError):
-    """The jobs are added, but fewer replicas or disks have them than `confirm` asks for."""
+    """The jobs were added, but fewer replicas confirmed them than `write_concern` requires."""
 
     code = "CMQ-309"
 
 
 class StagedDataLost(ChasquiError):
-    """Rows that a Spark task had staged are not there any more; nothing of the ship is visible."""
+    """Rows that a Spark task had staged no longer exist. No job of the write is visible."""
 
     code = "CMQ-320"
 
 
 class MissingDependency(ChasquiError, ImportError):
-    """Something that must be installed is not."""
+    """A required package or program is not installed."""
 
     code = "CMQ-321"
 
 
 class ConnectionNotFound(ChasquiError, LookupError):
-    """The Chasqui page may not use this Airflow connection."""
+    """The Chasqui page is not configured to use this Airflow connection."""
 
     code = "CMQ-330"
 
 
 class ServerTimeout(ConnectionFailed):
-    """The server did not answer in the time that the Chasqui page gives it."""
+    """The server did not reply within the timeout of the Chasqui page."""
 
     code = "CMQ-331"
 
 
 class LeaseError(ChasquiError):
-    """A lease verb cannot do what it was asked; CMQ-4nn is Celeriant Queue's code nn."""
+    """A lease operation failed. CMQ-4nn corresponds to error nn of Celeriant Queue."""
 
     code = "CMQ-499"
 
 
 class QueueNotFound(LeaseError, LookupError):
-    """There is no such queue."""
+    """The queue does not exist."""
 
     code = "CMQ-401"
 
@@ -187,15 +192,15 @@ class QueueExists(LeaseError):
 
 
 class InvalidLeaseConfig(LeaseError, InvalidArgument):
-    """These lease settings cannot go together, or not with what is on the server."""
+    """The lease settings contradict each other or those stored on the server."""
 
     code = "CMQ-403"
 
 
 class LeaseLost(LeaseError):
-    """Leases are not ours any more: they ran out and were taken over, or were settled.
+    """Leases have expired and were claimed by another consumer, or were acknowledged.
 
-    `tokens` are those that were lost; what was asked for the others was done.
+    :param tokens: the tokens of the lost leases. The operation was applied to the others.
     """
 
     code = "CMQ-404"
@@ -222,69 +227,69 @@ def _rebuild_lease_lost(
 
 
 class TooManyUnacknowledged(LeaseError):
-    """Too many delivered entries are not settled yet; no new one is handed out."""
+    """Too many delivered entries are not acknowledged. No further entry is leased."""
 
     code = "CMQ-405"
 
 
 class TooManyInFlight(LeaseError):
-    """As many leases are held as the queue allows."""
+    """The queue has reached its maximum number of active leases."""
 
     code = "CMQ-406"
 
 
 class TailMoved(LeaseError):
-    """Something was appended since the caller looked; nothing was written."""
+    """Another producer appended an entry in the meantime. Nothing was written."""
 
     code = "CMQ-407"
 
 
 class SequenceConflict(LeaseError):
-    """A client's sequence number is not above its last one; nothing was written."""
+    """The client's sequence number is not greater than its last one. Nothing was written."""
 
     code = "CMQ-408"
 
 
 class QuotaExceeded(LeaseError):
-    """The organisation has as many queues as it may."""
+    """The organisation has reached its maximum number of queues."""
 
     code = "CMQ-412"
 
 
 class RsmqError(ChasquiError):
-    """RSMQ says no; `name` is what npm rsmq calls the reason."""
+    """An RSMQ operation failed. `name` is the error name of npm rsmq."""
 
     name = ""
 
 
 class RsmqQueueNotFound(RsmqError, LookupError):
-    """There is no such RSMQ queue."""
+    """The RSMQ queue does not exist."""
 
     code = "CMQ-401"
     name = "queueNotFound"
 
 
 class RsmqQueueExists(RsmqError):
-    """The RSMQ queue is there already."""
+    """The RSMQ queue already exists."""
 
     code = "CMQ-402"
     name = "queueExists"
 
 
 class RsmqInvalidArgument(RsmqError, InvalidArgument):
-    """A parameter of an RSMQ verb is not allowed."""
+    """A parameter of an RSMQ operation is invalid."""
 
     code = "CMQ-403"
 
 
 class RsmqMissingParameter(RsmqInvalidArgument):
-    """A parameter that RSMQ needs was not given."""
+    """A required parameter is missing."""
 
     name = "missingParameter"
 
 
 class RsmqInvalidFormat(RsmqInvalidArgument):
-    """A queue name or message id has a form that RSMQ does not allow."""
+    """A queue name or message id has an invalid format."""
 
     name = "invalidFormat"
 
@@ -296,13 +301,13 @@ class RsmqInvalidValue(RsmqInvalidArgument):
 
 
 class RsmqNoAttributeSupplied(RsmqInvalidArgument):
-    """There is nothing to change."""
+    """No attribute to change was passed."""
 
     name = "noAttributeSupplied"
 
 
 class RsmqMessageNotString(RsmqInvalidArgument):
-    """An RSMQ message is a string."""
+    """The message is not a string."""
 
     code = "CMQ-410"
     name = "messageNotString"

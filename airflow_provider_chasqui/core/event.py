@@ -1,4 +1,8 @@
-"""What happened to a job, as an entry of the events stream says it."""
+"""Job events: the entries of a queue's events stream, parsed and encoded.
+
+The fields and their order are ChasquiMQ's. `active` and `completed` are written for every job, so
+their encoders fill byte templates instead of encoding field by field; see docs/performance.md.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ EVENT_NAMES = frozenset(
     {"waiting", "active", "completed", "failed", "retry-scheduled", "delayed", "dlq", "drained"}
 )
 
-# A job that is in one of these states will not run again by itself.
+# After one of these events a job does not run again unless it is replayed.
 FINAL_EVENTS = frozenset({"completed", "dlq"})
 
 DEFAULT_MAX_EVENTS = 100_000
@@ -19,7 +23,19 @@ DEFAULT_MAX_EVENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event. `attempt` counts from 1 here, as the wire does."""
+    """One event of the events stream.
+
+    :param entry_id: the id of the stream entry.
+    :param name: the event, one of `EVENT_NAMES` or a name of a newer producer.
+    :param job_id: the id of the job; empty for `drained`, which concerns the queue.
+    :param ts_ms: when the event happened, in milliseconds since the epoch.
+    :param job_name: the name of the job; empty if it has none.
+    :param attempt: the number of the attempt, counted from 1 (`Job.attempt` counts from 0).
+    :param duration_us: how long the handler ran, in microseconds.
+    :param backoff_ms: the delay before the next attempt, in milliseconds.
+    :param delay_ms: the delay that a new job was added with, in milliseconds.
+    :param reason: why the attempt failed or why the job was moved to the dead-letter queue.
+    """
 
     entry_id: str
     name: str
@@ -34,7 +50,12 @@ class Event:
 
 
 def parse_event(entry_id: str, fields: Mapping[str, str]) -> Event:
-    """Return the event in a stream entry; unknown fields and bad numbers are passed over."""
+    """Return the event in a stream entry. Unknown fields and invalid numbers are ignored.
+
+    :param entry_id: the id of the stream entry.
+    :param fields: the fields of the stream entry.
+    :return: the event; a missing or invalid field has its default value.
+    """
     return Event(
         entry_id,
         fields.get("e", ""),
@@ -61,7 +82,15 @@ def _parse_int(text: str | None) -> int | None:
 def event_fields(
     name: str, job_id: str, ts_ms: int, job_name: str = "", **extras: Any
 ) -> list[str | int]:
-    """Return the fields of an event in the wire's order."""
+    """Return the fields of an event, names and values alternating, in ChasquiMQ's order.
+
+    :param name: the event, one of `EVENT_NAMES`.
+    :param job_id: the id of the job.
+    :param ts_ms: when the event happened, in milliseconds since the epoch.
+    :param job_name: the name of the job; left out if it is empty.
+    :param extras: further fields, written in the given order.
+    :return: the flat list of field names and values.
+    """
     fields: list[str | int] = ["e", name, "id", job_id, "ts", ts_ms]
     if job_name:
         fields += ["n", job_name]
@@ -70,19 +99,21 @@ def event_fields(
     return fields
 
 
-# An event as the `emit` script takes it: how many arguments, and these in RESP. Two of them are
-# written for every job, so those are not assembled field by field.
+# An event as the `emit` script takes it: the number of arguments, and the arguments in RESP.
 EncodedEvent = tuple[int, bytes]
 
 
 def encode_event(fields: Sequence[str | int]) -> EncodedEvent:
-    """Any event, from its fields."""
+    """Return an event encoded for the `emit` script.
+
+    :param fields: the fields as returned by `event_fields`.
+    """
     return len(fields) + 1, _encode_resp(len(fields), *fields)
 
 
 def _encode_resp(*values: str | int) -> bytes:
-    raws = [str(part).encode("utf-8", "surrogatepass") for part in values]
-    return b"".join(b"$%d\r\n%b\r\n" % (len(raw), raw) for raw in raws)
+    encoded = [str(value).encode("utf-8", "surrogatepass") for value in values]
+    return b"".join(b"$%d\r\n%b\r\n" % (len(data), data) for data in encoded)
 
 
 _ID_AND_TS_FIELDS = b"$%d\r\n%b\r\n" + _encode_resp("ts") + b"%b"
@@ -113,42 +144,85 @@ def _encode_int(number: int) -> bytes:
 
 
 def encode_waiting(job_id: str, ts_ms: int) -> EncodedEvent:
-    """The event that a delayed job has become due."""
-    raw = job_id.encode()
-    return 7, _WAITING_TEMPLATE % (len(raw), raw, _encode_int(ts_ms))
+    """Return the encoded `waiting` event: a delayed job is due and was moved to the stream.
+
+    :param job_id: the id of the job.
+    :param ts_ms: when it was moved, in milliseconds since the epoch.
+    """
+    id_bytes = job_id.encode()
+    return 7, _WAITING_TEMPLATE % (len(id_bytes), id_bytes, _encode_int(ts_ms))
 
 
 def encode_active(job_id: str, ts_ms: int, job_name: str, attempt: int) -> EncodedEvent:
-    """The event that a run begins."""
-    raw, ts, tried = job_id.encode(), _encode_int(ts_ms), _encode_int(attempt)
+    """Return the encoded `active` event: a handler was started.
+
+    :param job_id: the id of the job.
+    :param ts_ms: when the handler was started, in milliseconds since the epoch.
+    :param job_name: the name of the job; left out if it is empty.
+    :param attempt: the number of the attempt, counted from 1.
+    """
+    id_bytes, ts, attempt_bytes = job_id.encode(), _encode_int(ts_ms), _encode_int(attempt)
     if not job_name:
-        return 9, _ACTIVE_TEMPLATE % (len(raw), raw, ts, tried)
-    said = job_name.encode()
-    return 11, _ACTIVE_NAMED_TEMPLATE % (len(raw), raw, ts, len(said), said, tried)
+        return 9, _ACTIVE_TEMPLATE % (len(id_bytes), id_bytes, ts, attempt_bytes)
+    name_bytes = job_name.encode()
+    return 11, _ACTIVE_NAMED_TEMPLATE % (
+        len(id_bytes),
+        id_bytes,
+        ts,
+        len(name_bytes),
+        name_bytes,
+        attempt_bytes,
+    )
 
 
 def encode_completed(
     job_id: str, ts_ms: int, job_name: str, attempt: int, duration_us: int
 ) -> EncodedEvent:
-    """The event that a run ended well."""
-    raw, ts, tried = job_id.encode(), _encode_int(ts_ms), _encode_int(attempt)
-    took = _encode_int(duration_us)
+    """Return the encoded `completed` event: a handler returned.
+
+    :param job_id: the id of the job.
+    :param ts_ms: when the handler returned, in milliseconds since the epoch.
+    :param job_name: the name of the job; left out if it is empty.
+    :param attempt: the number of the attempt, counted from 1.
+    :param duration_us: how long the handler ran, in microseconds.
+    """
+    id_bytes, ts, attempt_bytes = job_id.encode(), _encode_int(ts_ms), _encode_int(attempt)
+    duration = _encode_int(duration_us)
     if not job_name:
-        return 11, _COMPLETED_TEMPLATE % (len(raw), raw, ts, tried, took)
-    said = job_name.encode()
-    return 13, _COMPLETED_NAMED_TEMPLATE % (len(raw), raw, ts, len(said), said, tried, took)
+        return 11, _COMPLETED_TEMPLATE % (len(id_bytes), id_bytes, ts, attempt_bytes, duration)
+    name_bytes = job_name.encode()
+    return 13, _COMPLETED_NAMED_TEMPLATE % (
+        len(id_bytes),
+        id_bytes,
+        ts,
+        len(name_bytes),
+        name_bytes,
+        attempt_bytes,
+        duration,
+    )
 
 
 def encode_run_events(
     job_id: str, job_name: str, attempt: int, finished_ms: int, duration_us: int
 ) -> EncodedEvent:
-    """Both events of a run that ended well, one behind the other.
+    """Return the `active` and `completed` events of one run, encoded together.
 
-    Only what differs is sent, the script knows the rest: two fifths of the bytes of two events.
+    Only the values are sent. The `emit` script adds the field names and writes two events.
+
+    :param job_id: the id of the job.
+    :param job_name: the name of the job; left out if it is empty.
+    :param attempt: the number of the attempt, counted from 1.
+    :param finished_ms: when the handler returned, in milliseconds since the epoch.
+    :param duration_us: how long the handler ran, in microseconds.
     """
-    raw, said = job_id.encode(), job_name.encode()
-    began_ms = finished_ms - duration_us // 1000
+    id_bytes, name_bytes = job_id.encode(), job_name.encode()
     return 7, _RUN_TEMPLATE % (
-        len(raw), raw, len(said), said, _encode_int(attempt), _encode_int(began_ms),
-        _encode_int(finished_ms), _encode_int(duration_us),
-    )  # fmt: skip
+        len(id_bytes),
+        id_bytes,
+        len(name_bytes),
+        name_bytes,
+        _encode_int(attempt),
+        _encode_int(finished_ms - duration_us // 1000),
+        _encode_int(finished_ms),
+        _encode_int(duration_us),
+    )

@@ -1,4 +1,4 @@
-"""A job as the caller gives it, as the wire carries it, and as a worker receives it."""
+"""Jobs: as passed by the caller, as stored in the stream, and as dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from airflow_provider_chasqui.core.retry import RetryPolicy
 
 
 class NewJob(NamedTuple):
-    """A job to be added: the payload and everything that may be said about it."""
+    """A job to add.
+
+    :param payload: any value that MessagePack can encode.
+    :param job_name: selects the handler. Default empty.
+    :param job_id: the id. Default None, a new ULID.
+    :param delay: the time until the job is due. At most one of `delay` and `run_at`.
+    :param run_at: when the job is due. A datetime without a time zone is UTC.
+    :param retry: the retry policy. Default None, the worker's.
+    :param dedup_ttl: how long a second add with the same `job_id` is ignored.
+    """
 
     payload: Any = None
     job_name: str = ""
@@ -24,21 +33,29 @@ class NewJob(NamedTuple):
 
     @classmethod
     def coerce(cls, job: NewJob | Mapping[str, Any]) -> NewJob:
+        """Return the job itself, or a job with the fields of a mapping."""
         return job if isinstance(job, NewJob) else cls(**job)
 
 
 class EnqueueResult(NamedTuple):
-    """What became of an add: the job's id, and whether this call is the one that added it."""
+    """The result of an add.
+
+    :param job_id: the id of the job.
+    :param created: whether this call added it; False if a job with this id existed already.
+    """
 
     job_id: str
     created: bool
 
 
 class EnqueueResults(Sequence[EnqueueResult]):
-    """What became of a bulk, in its order; reads like a list of `Added`.
+    """The results of `add_many`, in the order of the jobs. A sequence of `EnqueueResult`.
 
-    Each is made when it is looked at. All of them at once would make a bulk of a hundred thousand
-    take nearly half as long again, for Python's collector would walk over them.
+    Items are created on access, because creating all of them at once would make large bulk adds
+    slower (docs/performance.md).
+
+    :param job_ids: the ids of the jobs.
+    :param created: for each job whether the call added it.
     """
 
     __slots__ = ("_created", "job_ids")
@@ -73,7 +90,15 @@ class EnqueueResults(Sequence[EnqueueResult]):
 
 @dataclass(slots=True)
 class Job:
-    """A job as the wire carries it; `body` is the payload's own MessagePack, decoded on demand."""
+    """A job as it is stored in the stream.
+
+    :param id: the id.
+    :param body: the payload as MessagePack. `payload` decodes it on first access.
+    :param created_at_ms: when the job was added.
+    :param attempt: the number of earlier attempts, 0 for the first. The wire counts from 0.
+    :param retry: the retry policy, or None for the worker's.
+    :param name: the job name.
+    """
 
     id: str
     body: bytes
@@ -86,7 +111,10 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """The caller's value. Raises DecodeError if the bytes are not MessagePack."""
+        """The decoded payload.
+
+        :raises DecodeError: if the bytes are not MessagePack.
+        """
         if not self._decoded:
             self._payload = decode_payload(self.body)
             self._decoded = True
@@ -95,7 +123,7 @@ class Job:
 
 @dataclass(slots=True)
 class StreamEntry:
-    """One delivery of a job: the stream entry, and how often it was delivered before."""
+    """A stream entry that was delivered to a consumer, with the number of earlier deliveries."""
 
     id: str
     job: Job
@@ -105,7 +133,19 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead job. `job` is None where its bytes cannot be read; `raw` always holds them."""
+    """An entry of the dead-letter queue.
+
+    :param id: the id of the entry in the dead-letter queue.
+    :param source_id: the id of the entry in the queue's stream.
+    :param reason: why the job was dead-lettered, for example `retries_exhausted`.
+    :param detail: more about the reason.
+    :param job_name: the job name.
+    :param raw: the bytes of the job.
+    :param job: the decoded job, or None if the bytes cannot be decoded.
+    :param error: the message of the last error.
+    :param attempts: the number of attempts.
+    :param failed_at_ms: when the last attempt failed.
+    """
 
     id: str
     source_id: str
@@ -120,12 +160,13 @@ class DeadLetter:
 
     @property
     def job_id(self) -> str | None:
+        """The id of the job, or None if the bytes cannot be decoded."""
         return self.job.id if self.job else None
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidEntry:
-    """A stream entry that cannot become a job, with the reason its letter will carry."""
+    """A stream entry that cannot be decoded, with the reason for its dead letter."""
 
     id: str
     raw: bytes

@@ -1,4 +1,4 @@
-"""From what the caller asks for to what the wire carries; refuses before anything is sent."""
+"""Validation and encoding of new jobs. Every error is raised before anything is sent."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from airflow_provider_chasqui.core.codec import (
     encode_text,
 )
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.durations import to_ms
+from airflow_provider_chasqui.core.durations import MILLISECOND, to_ms
 from airflow_provider_chasqui.core.errors import InvalidArgument, PayloadTooLarge
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
 from airflow_provider_chasqui.core.payload import encode_payload, encode_payloads
 from airflow_provider_chasqui.core.retry import RetryPolicy
+from airflow_provider_chasqui.core.validation import require_choice, require_duration
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 class EncodedJob(NamedTuple):
-    """A job that can be sent. `run_at_ms` is None if it is to wait for a worker at once."""
+    """A job ready to send. `run_at_ms` is None if the job is not delayed."""
 
     job_id: str
     job_name: bytes
@@ -39,8 +39,15 @@ class EncodedJob(NamedTuple):
 def encode_new_job(
     job: NewJob, config: QueueConfig, now_ms: int, new_id: Callable[[int], str]
 ) -> EncodedJob:
-    """Return the job ready to be sent, or raise InvalidArgument saying what is wrong with it."""
-    unique_ms = 0
+    """Validate and encode a job.
+
+    :param job: the job.
+    :param config: the limits of the queue.
+    :param now_ms: the current time.
+    :param new_id: returns a new job id.
+    :raises InvalidArgument: if a field is invalid.
+    """
+    dedup_ttl_ms = 0
     if job.job_id is None:
         job_id = new_id(now_ms)
     else:
@@ -49,58 +56,64 @@ def encode_new_job(
         check_retry(job.retry)
     if job.dedup_ttl is not None:
         if job.job_id is None:
-            raise InvalidArgument("unique= needs an id: it is the id that is to be unique")
-        unique_ms = to_ms(job.dedup_ttl) or 0
-        if unique_ms < 1:
-            raise InvalidArgument(f"unique= is how long the id stays taken; not {job.dedup_ttl}")
-    at_once = job.delay is None and job.run_at is None
+            raise InvalidArgument("dedup_ttl needs a job_id, which is what is deduplicated")
+        dedup_ttl_ms = to_ms(job.dedup_ttl)
+        if dedup_ttl_ms < 1:
+            raise InvalidArgument(f"dedup_ttl must be at least a millisecond, not {job.dedup_ttl}")
+    immediate = job.delay is None and job.run_at is None
     return EncodedJob(
         job_id,
         b"" if job.job_name == "" else encode_job_name(job.job_name),
         build_envelope(job_id, job.payload, config, now_ms, job.retry),
-        None if at_once else resolve_run_at_ms(job.delay, job.run_at, config, now_ms),
-        unique_ms,
+        None if immediate else resolve_run_at_ms(job.delay, job.run_at, config, now_ms),
+        dedup_ttl_ms,
         job.job_id is not None,
     )
 
 
 def check_job_id(job_id: Any) -> None:
+    """Raise `InvalidArgument` if a caller may not use this job id."""
     if not isinstance(job_id, str) or not job_id.strip():
-        raise InvalidArgument("a job id is a non-blank string")
+        raise InvalidArgument(f"a job id must be a non-blank string, not {job_id!r}")
     if job_id.startswith(BATCH_PREFIX):
         raise InvalidArgument(
-            f"ids that begin with {BATCH_PREFIX!r} are for batches: use add_batch"
+            f"job ids that start with {BATCH_PREFIX!r} are reserved for batches; use add_batch"
         )
     encode_text(job_id, "a job id")
 
 
 def check_retry(retry: RetryPolicy | None) -> None:
-    """Raise unless every worker will understand the policy."""
+    """Raise `InvalidArgument` unless every worker can decode and apply the policy."""
     if retry is None:
         return
     if not isinstance(retry, RetryPolicy):
-        raise InvalidArgument(f"retry= is a RetryPolicy, not {type(retry).__name__}")
+        raise InvalidArgument(f"retry must be a RetryPolicy, not {type(retry).__name__}")
     if (backoff := retry.backoff) is None:
         return
-    if backoff.kind not in ("fixed", "exponential"):
-        raise InvalidArgument(f"a backoff is 'fixed' or 'exponential', not {backoff.kind!r}")
-    factor = backoff.multiplier
-    if factor is not None and not 0 < factor < math.inf:
-        raise InvalidArgument(f"a backoff's multiplier must be above 0 and finite, not {factor!r}")
+    require_choice("the kind of a backoff", backoff.kind, ("fixed", "exponential"))
+    multiplier = backoff.multiplier
+    if multiplier is not None and not 0 < multiplier < math.inf:
+        raise InvalidArgument(
+            f"the multiplier of a backoff must be finite and above 0, not {multiplier!r}"
+        )
 
 
 def build_envelope(
     job_id: str, payload: Any, config: QueueConfig, now_ms: int, retry: RetryPolicy | None
 ) -> bytes:
-    """Return the `d` field of a new job, or raise if it cannot be or is too large."""
-    raw = encode_envelope(job_id, encode_payload(payload), now_ms, 0, retry)
-    if len(raw) > config.max_payload_bytes:
+    """Return the `d` field of a new job.
+
+    :raises EncodeError: if the payload cannot be encoded.
+    :raises PayloadTooLarge: if the result is larger than the queue allows.
+    """
+    envelope = encode_envelope(job_id, encode_payload(payload), now_ms, 0, retry)
+    if len(envelope) > config.max_payload_bytes:
         raise PayloadTooLarge(
-            f"the job has {len(raw)} bytes, the limit is {config.max_payload_bytes}; send a "
+            f"the job has {len(envelope)} bytes, the limit is {config.max_payload_bytes}; send a "
             "reference to the data instead, or raise max_payload_bytes here and on the workers",
             job_id=job_id,
         )
-    return raw
+    return envelope
 
 
 def build_envelopes(
@@ -110,28 +123,30 @@ def build_envelopes(
     now_ms: int,
     retry: RetryPolicy | None,
 ) -> list[bytes]:
-    """The same for many jobs."""
-    raws = encode_envelopes(job_ids, encode_payloads(payloads), now_ms, retry)
-    if max(map(len, raws), default=0) > config.max_payload_bytes:
+    """Return the `d` fields of new jobs; raises as `build_envelope` does."""
+    envelopes = encode_envelopes(job_ids, encode_payloads(payloads), now_ms, retry)
+    if max(map(len, envelopes), default=0) > config.max_payload_bytes:
+        # Raises for the first job that is too large.
         for job_id, payload in zip(job_ids, payloads, strict=True):
-            build_envelope(
-                job_id, payload, config, now_ms, retry
-            )  # raises for the first too large one
-    return raws
+            build_envelope(job_id, payload, config, now_ms, retry)
+    return envelopes
 
 
 def resolve_run_at_ms(
     delay: timedelta | None, run_at: datetime | None, config: QueueConfig, now_ms: int
 ) -> int | None:
-    """Return when the job is due in ms, or None for at once. A time without a zone is UTC."""
+    """Return when a job is due, or None if it is due now.
+
+    :param delay: the time until then.
+    :param run_at: the time itself. A datetime without a time zone is UTC.
+    :param config: the limits of the queue.
+    :param now_ms: the current time.
+    :raises InvalidArgument: if both are passed, or the delay is negative or too long.
+    """
     if delay is not None and run_at is not None:
-        raise InvalidArgument("give delay= or at=, not both")
+        raise InvalidArgument("pass delay or run_at, not both")
     if delay is not None:
-        if not isinstance(delay, timedelta):
-            raise InvalidArgument(f"delay= is a timedelta, not {type(delay).__name__}")
-        if delay < timedelta(0):
-            raise InvalidArgument(f"delay= must not be negative: {delay}")
-        wait_ms = delay // _MILLISECOND
+        wait_ms = to_ms(require_duration("delay", delay, timedelta(0)))
     elif run_at is not None:
         wait_ms = to_epoch_ms(run_at) - now_ms
     else:
@@ -139,14 +154,14 @@ def resolve_run_at_ms(
     if wait_ms // 1000 > config.max_delay // timedelta(seconds=1):
         raise InvalidArgument(
             f"the job would be delayed by {timedelta(milliseconds=wait_ms)}, the limit is "
-            f"{config.max_delay}; raise max_delay if that is wanted"
+            f"{config.max_delay}; raise max_delay in QueueConfig to allow it"
         )
     return now_ms + wait_ms if wait_ms > 0 else None
 
 
 def to_epoch_ms(value: datetime) -> int:
-    """Return a point in time in ms; one without a zone is UTC."""
+    """Return a datetime in milliseconds since the epoch. Without a time zone it is UTC."""
     if not isinstance(value, datetime):
-        raise InvalidArgument(f"a point in time is a datetime, not {type(value).__name__}")
+        raise InvalidArgument(f"a timestamp must be a datetime, not {type(value).__name__}")
     aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MILLISECOND
+    return (aware - _EPOCH) // MILLISECOND

@@ -1,7 +1,7 @@
-"""Which messages a watcher wants, said as data so that it can be stored and compared.
+"""Filters of message triggers, as data that can be stored and compared.
 
-{"name": "order"}                                the job's name
-{"name": ["order", "refund"]}                    one of several
+{"name": "order"}                                the job name
+{"name": ["order", "refund"]}                    one of several values
 {"payload.kind": "paid", "payload.items.0": 7}   paths into the payload
 """
 
@@ -18,29 +18,31 @@ _MISSING = object()
 
 
 def check_filter(message_filter: MessageFilter | None) -> None:
-    """Raise InvalidArgument if the filter cannot mean anything."""
+    """Raise `InvalidArgument` if the filter is not a mapping of known paths."""
     if message_filter is None:
         return
     if not isinstance(message_filter, Mapping):
         raise InvalidArgument(
-            f"match= is a mapping from paths to values, not {type(message_filter).__name__}"
+            f"filter must be a mapping of paths to values, not {type(message_filter).__name__}"
         )
     for path in message_filter:
         root = str(path).partition(".")[0]
         if root not in ("name", "id", "payload"):
-            raise InvalidArgument(f"match= paths begin with name, id or payload; not {path!r}")
+            raise InvalidArgument(
+                f"the paths of filter must start with name, id or payload, not {path!r}"
+            )
 
 
 def matches(message_filter: MessageFilter | None, message: Mapping[str, Any]) -> bool:
-    """Whether a message fits: every path has the value, or one of the values of a list."""
+    """Return whether every path of the filter has its value, or one of the values of a list."""
     if not message_filter:
         return True
-    for path, wanted in message_filter.items():
-        found = _get_path(message, path)
-        if isinstance(wanted, list | tuple):
-            if found not in wanted and found != wanted:
+    for path, expected in message_filter.items():
+        actual = _get_path(message, path)
+        if isinstance(expected, list | tuple):
+            if actual not in expected and actual != expected:
                 return False
-        elif found != wanted or isinstance(found, bool) is not isinstance(wanted, bool):
+        elif actual != expected or isinstance(actual, bool) is not isinstance(expected, bool):
             return False
     return True
 

@@ -1,40 +1,44 @@
-"""What a handler can say besides returning a value."""
+"""Outcomes that a handler can choose besides returning a result or raising an error."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.validation import require_duration
 
 
 class Unrecoverable(Exception):
-    """Raise it from a handler: no retry can help, the job goes to the dead-letter queue."""
+    """Error that a handler raises to skip all retries and move the job to the DLQ at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Return it from a handler: run the job again after a while; this run costs no attempt."""
+    """Return value of a handler that runs the job again later. This run costs no attempt.
+
+    :param delay: how long to wait before the job runs again; not negative.
+    :raises InvalidArgument: if `delay` is not a `timedelta` or is negative.
+    """
 
     delay: timedelta
 
     def __post_init__(self) -> None:
-        _check_delay(self.delay)
+        require_duration("delay", self.delay, timedelta(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Return it from a handler: this attempt failed; run the job again after the given time."""
+    """Return value of a handler that fails this attempt and retries after the given delay.
+
+    The job is moved to the dead-letter queue instead if no attempt is left.
+
+    :param delay: how long to wait before the next attempt; not negative.
+    :param reason: the error text of this attempt, for events and the dead letter.
+    :raises InvalidArgument: if `delay` is not a `timedelta` or is negative.
+    """
 
     delay: timedelta
-    reason: str = "the handler asked for a retry"
+    reason: str = "the handler returned Retry"
 
     def __post_init__(self) -> None:
-        _check_delay(self.delay)
-
-
-def _check_delay(delay: timedelta) -> None:
-    if not isinstance(delay, timedelta) or delay < timedelta(0):
-        raise InvalidArgument(
-            f"the time to wait is a timedelta and not negative; this is {delay!r}"
-        )
+        require_duration("delay", self.delay, timedelta(0))

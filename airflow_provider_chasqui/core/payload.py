@@ -1,4 +1,4 @@
-"""Payloads: the caller's value as MessagePack, and back."""
+"""MessagePack encoding of payloads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_chasqui.core.errors import DecodeError, EncodeError
 
 
 class _ThreadLocalPacker(threading.local):
-    """A packer for each thread: making one anew costs as much as packing a small payload."""
+    """One packer per thread, because creating one costs as much as packing a small payload."""
 
     def __init__(self) -> None:
         self.pack = msgpack.Packer(use_bin_type=True).pack
@@ -22,7 +22,10 @@ _thread_packer = _ThreadLocalPacker()
 
 
 def encode_payload(payload: Any) -> bytes:
-    """Return the payload as MessagePack, or raise EncodeError saying what stands in the way."""
+    """Return the payload as MessagePack.
+
+    :raises EncodeError: if it has a value that MessagePack cannot encode.
+    """
     try:
         return _thread_packer.pack(payload)  # type: ignore[no-any-return]
     except Exception as cause:
@@ -30,7 +33,7 @@ def encode_payload(payload: Any) -> bytes:
 
 
 def encode_payloads(payloads: Iterable[Any]) -> list[bytes]:
-    """The same for many at once, without a call for each."""
+    """Return many payloads as MessagePack; raises as `encode_payload` does."""
     try:
         return list(map(_thread_packer.pack, payloads))
     except Exception as cause:
@@ -39,13 +42,16 @@ def encode_payloads(payloads: Iterable[Any]) -> list[bytes]:
 
 def _encode_error(cause: Exception) -> EncodeError:
     return EncodeError(
-        f"the payload cannot be written as MessagePack: {cause}; use None, bool, int (64 bit), "
+        f"the payload cannot be encoded as MessagePack: {cause}; use None, bool, int (64 bit), "
         "float, str, bytes, list and dict"
     )
 
 
 def decode_payload(body: bytes) -> Any:
-    """Return the value that `body` encodes, or raise DecodeError."""
+    """Return the value that `body` encodes.
+
+    :raises DecodeError: if it is not MessagePack.
+    """
     try:
         return msgpack.unpackb(body, raw=False, strict_map_key=False)
     except RecursionError as cause:

@@ -1,4 +1,4 @@
-"""Repeats: a job that is fired again and again, its body on the wire, and what is due."""
+"""Repeatable jobs: their wire format, and which runs are due."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ import msgpack
 
 from airflow_provider_chasqui.core.cron import Cron, Every, Schedule
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
-from airflow_provider_chasqui.core.retry import U32_MAX
+from airflow_provider_chasqui.core.retry import U32_MAX, U64_MAX
+from airflow_provider_chasqui.core.validation import require_choice, require_int
 
 MAX_CATCHUP_FIRES = 10_000
-# A fire that comes this late still counts as on time: without it, an interval shorter than the
-# scheduler's jitter would be skipped for ever.
+# A fire counts as missed only after this time. Otherwise an interval shorter than the jitter of the
+# scheduler would always be skipped.
 MISFIRE_GRACE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class MisfirePolicy:
-    """What to do with fires that nobody was there for: skip, fire-once or fire-all."""
+    """What happens with the fires that were missed while no scheduler was running.
+
+    :param kind: `skip` (the default), `fire-once` or `fire-all`.
+    :param max_catchup: the largest number of missed fires that `fire-all` enqueues.
+    """
 
     kind: str = "skip"
     max_catchup: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("skip", "fire-once", "fire-all"):
-            raise InvalidArgument(f"missed fires: skip, fire-once or fire-all, not {self.kind!r}")
-        if self.kind == "fire-all" and not 1 <= self.max_catchup <= U32_MAX:
-            raise InvalidArgument(f"fire-all needs max_catchup from 1 to {U32_MAX}")
+        require_choice("misfire", self.kind, ("skip", "fire-once", "fire-all"))
+        if self.kind == "fire-all":
+            require_int("max_catchup", self.max_catchup, 1, U32_MAX)
 
 
 SKIP = MisfirePolicy()
@@ -36,12 +40,23 @@ FIRE_ONCE = MisfirePolicy("fire-once")
 
 
 def fire_all(max_catchup: int) -> MisfirePolicy:
+    """Return the policy that enqueues up to `max_catchup` missed fires."""
     return MisfirePolicy("fire-all", max_catchup)
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A job to be fired by a schedule."""
+    """A repeatable job.
+
+    :param key: identifies it; a second one with the same key replaces it.
+    :param job_name: the name of its jobs.
+    :param schedule: when it fires.
+    :param body: the payload as MessagePack.
+    :param limit: the largest number of runs, or None for no limit.
+    :param start_ms: no fire before this time.
+    :param end_ms: no fire after this time.
+    :param misfire: what happens with missed fires.
+    """
 
     key: str
     job_name: str
@@ -53,24 +68,26 @@ class Repeat:
     misfire: MisfirePolicy = SKIP
 
     def __post_init__(self) -> None:
-        for what in ("limit", "start_ms", "end_ms"):
-            value = getattr(self, what)
-            if value is not None and (type(value) is not int or not 0 <= value < 2**64):
-                raise InvalidArgument(f"a repeat's {what} must be a whole number and not negative")
+        for name in ("limit", "start_ms", "end_ms"):
+            if getattr(self, name) is not None:
+                require_int(name, getattr(self, name), 0, U64_MAX)
 
     def first_fire(self, now_ms: int) -> int:
-        """Return the first fire, or raise if the repeat would end before it."""
+        """Return the time of the first fire.
+
+        :raises InvalidArgument: if `end_ms` is before it.
+        """
         first = self.schedule.next_after(max(now_ms, self.start_ms or 0))
         if self.end_ms is not None and self.end_ms < first:
             raise InvalidArgument(
-                f"the repeat {self.key!r} ends before its first fire; give a later end"
+                f"the repeatable job {self.key!r} ends before its first fire; pass a later end"
             )
         return first
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatStatus:
-    """A repeat as it stands on the server."""
+    """A repeatable job as stored on the server, with its next fire and number of runs."""
 
     repeat: Repeat
     next_fire_ms: int
@@ -79,14 +96,19 @@ class RepeatStatus:
 
 @dataclass(frozen=True, slots=True)
 class DueFires:
-    """What to fire now, and when to look again; `next_ms` is 0 if never."""
+    """The fires to enqueue now, and the next one; `next_fire_ms` is 0 if there is none."""
 
     fires_ms: tuple[int, ...]
     next_fire_ms: int
 
 
 def due_fires(repeat: Repeat, scheduled_ms: int, now_ms: int) -> DueFires:
-    """Return what is due of a repeat that was to fire at `score_ms`; nothing after its end."""
+    """Return the due fires of a repeatable job. None of them is after its end.
+
+    :param repeat: the repeatable job.
+    :param scheduled_ms: the fire that is stored as its next one.
+    :param now_ms: the current time.
+    """
     schedule = repeat.schedule
     try:
         following = schedule.next_after(scheduled_ms)
@@ -100,12 +122,12 @@ def due_fires(repeat: Repeat, scheduled_ms: int, now_ms: int) -> DueFires:
     if repeat.misfire.kind == "skip":
         return DueFires((), upcoming)
     fires: list[int] = []
-    at_ms = scheduled_ms
+    fire_ms = scheduled_ms
     last_ms = now_ms if repeat.end_ms is None else min(now_ms, repeat.end_ms)
-    while at_ms <= last_ms and len(fires) < min(repeat.misfire.max_catchup, MAX_CATCHUP_FIRES):
-        fires.append(at_ms)
+    while fire_ms <= last_ms and len(fires) < min(repeat.misfire.max_catchup, MAX_CATCHUP_FIRES):
+        fires.append(fire_ms)
         try:
-            at_ms = schedule.next_after(at_ms)
+            fire_ms = schedule.next_after(fire_ms)
         except InvalidArgument:
             break
     return DueFires(tuple(fires), upcoming)
@@ -119,14 +141,14 @@ def _next_fire_or_zero(schedule: Schedule, scheduled_ms: int, now_ms: int) -> in
 
 
 def encode_repeat(repeat: Repeat) -> bytes:
-    """Return the `spec` field. The payload is wrapped twice, as ChasquiMQ's clients write it."""
+    """Return the `spec` field. The payload is encoded twice, as ChasquiMQ's clients do."""
     schedule = repeat.schedule
     pattern: dict[str, list[Any]] = (
         {"Every": [schedule.interval_ms]}
         if isinstance(schedule, Every)
         else {"Cron": [schedule.expression, schedule.tz]}
     )
-    slots: list[Any] = [
+    fields: list[Any] = [
         repeat.key,
         repeat.job_name,
         pattern,
@@ -137,10 +159,10 @@ def encode_repeat(repeat: Repeat) -> bytes:
         0,
     ]
     if repeat.misfire.kind == "fire-once":
-        slots.append("FireOnce")
+        fields.append("FireOnce")
     elif repeat.misfire.kind == "fire-all":
-        slots.append({"FireAll": [repeat.misfire.max_catchup]})
-    return msgpack.packb(slots)  # type: ignore[no-any-return]
+        fields.append({"FireAll": [repeat.misfire.max_catchup]})
+    return msgpack.packb(fields)  # type: ignore[no-any-return]
 
 
 _SPEC_FIELDS = (
@@ -156,28 +178,31 @@ _SPEC_FIELDS = (
 
 
 def decode_repeat(raw: bytes) -> Repeat:
-    """Return the repeat in a `spec` field, or raise DecodeError."""
+    """Return the repeatable job in a `spec` field.
+
+    :raises DecodeError: if it cannot be decoded.
+    """
     try:
         value = msgpack.unpackb(raw, strict_map_key=False)
         if isinstance(value, dict):
-            value = [value[slot] for slot in _SPEC_FIELDS[:7]] + [
+            value = [value[field] for field in _SPEC_FIELDS[:7]] + [
                 0,
                 value.get("missed_fires", "Skip"),
             ]
         if not isinstance(value, list) or not 7 <= len(value) <= 9:
-            raise DecodeError("a repeat is an array of seven to nine")
+            raise DecodeError("the spec is not an array of seven to nine elements")
         key, name, pattern, payload, limit, start, end = value[:7]
         if not isinstance(key, str) or not isinstance(name, str):
-            raise DecodeError("a repeat's key and name are strings")
+            raise DecodeError("the key and the name of the spec are not strings")
         body = msgpack.unpackb(payload)
         if not isinstance(body, bytes):
             body = bytes(payload)
-        missed = _decode_misfire(value[8]) if len(value) == 9 else SKIP
-        return Repeat(key, name, _decode_pattern(pattern), body, limit, start, end, missed)
+        misfire = _decode_misfire(value[8]) if len(value) == 9 else SKIP
+        return Repeat(key, name, _decode_pattern(pattern), body, limit, start, end, misfire)
     except DecodeError:
         raise
     except Exception as cause:
-        raise DecodeError(f"the repeat cannot be read: {cause or type(cause).__name__}") from cause
+        raise DecodeError(f"the spec cannot be decoded: {cause or type(cause).__name__}") from cause
 
 
 def _decode_pattern(value: Any) -> Schedule:
@@ -186,7 +211,7 @@ def _decode_pattern(value: Any) -> Schedule:
             return Every(interval)
         case {"Cron": [str(expression), (None | str()) as tz]}:
             return Cron(expression, tz)
-    raise DecodeError("a repeat's pattern is Every or Cron")
+    raise DecodeError("the pattern of the spec is neither Every nor Cron")
 
 
 def _decode_misfire(value: Any) -> MisfirePolicy:
@@ -197,4 +222,4 @@ def _decode_misfire(value: Any) -> MisfirePolicy:
             return FIRE_ONCE
         case {"FireAll": [int(catchup)]}:
             return fire_all(catchup)
-    raise DecodeError("a repeat's missed fires are Skip, FireOnce or FireAll")
+    raise DecodeError("the misfire policy of the spec is not Skip, FireOnce or FireAll")

@@ -1,4 +1,4 @@
-"""Commands as bytes. Ours because redis-py's own packing costs several times what Redis does."""
+"""RESP encoding of commands. redis-py's encoder is slower (docs/adr, docs/performance.md)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 from airflow_provider_chasqui.core.command import Arg, EncodedArgs
 
-# The end of the argument before, and the size of this one; most have few bytes.
+# The end of the previous argument and the length of the next one, for short arguments.
 _BULK_HEADERS = [b"\r\n$%d\r\n" % size for size in range(1024)]
 
 
 def encode_command(args: Sequence[Arg]) -> bytes:
-    """Return one command in RESP."""
+    """Return one command in RESP.
+
+    :param args: the arguments; integers are written in decimal.
+    """
     try:
-        # Three passes without a branch to spare: this runs three times for every job of a bulk.
-        raws = [
+        # This runs several times per job of a bulk add.
+        encoded = [
             arg
             if type(arg) is bytes
             else arg.encode("utf-8", "surrogatepass")
@@ -24,18 +27,17 @@ def encode_command(args: Sequence[Arg]) -> bytes:
         ]
     except TypeError:
         return _encode_mixed(args)
-    count = len(raws)
-    parts = [b"*%d" % count, *raws, *raws, b"\r\n"]
+    parts = [b"*%d" % len(encoded), *encoded, *encoded, b"\r\n"]
     try:
-        parts[1:-1:2] = [_BULK_HEADERS[len(raw)] for raw in raws]
+        parts[1:-1:2] = [_BULK_HEADERS[len(arg)] for arg in encoded]
     except IndexError:
-        parts[1:-1:2] = [b"\r\n$%d\r\n" % len(raw) for raw in raws]
-    parts[2:-1:2] = raws
+        parts[1:-1:2] = [b"\r\n$%d\r\n" % len(arg) for arg in encoded]
+    parts[2:-1:2] = encoded
     return b"".join(parts)
 
 
 def _encode_mixed(args: Sequence[Arg]) -> bytes:
-    """Return one command, some of whose arguments are packed already."""
+    """Return one command in which some arguments are already encoded."""
     parts: list[bytes | memoryview] = [b""]
     count = 0
     for arg in args:

@@ -1,4 +1,4 @@
-"""What happens after a failed attempt: how often, and after how long."""
+"""Retry policies: the number of attempts and the delay before each retry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_chasqui.core.durations import parse_duration, to_ms
 from airflow_provider_chasqui.core.errors import InvalidArgument
-from airflow_provider_chasqui.core.validation import require_choice
+from airflow_provider_chasqui.core.validation import require_choice, require_int
 
 U32_MAX = 2**32 - 1
 U64_MAX = 2**64 - 1
@@ -20,7 +20,16 @@ U64_MAX = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next attempt; a field left None is the worker's to choose."""
+    """The delay before a retry. A field that is None is chosen by the worker.
+
+    `Backoff.fixed` and `Backoff.exponential` create one from `timedelta` values.
+
+    :param kind: `fixed` or `exponential`.
+    :param delay_ms: the delay before the first retry.
+    :param max_delay_ms: the longest delay.
+    :param multiplier: the factor from one delay to the next.
+    :param jitter_ms: the largest random time that is added.
+    """
 
     kind: str
     delay_ms: int
@@ -33,14 +42,20 @@ class Backoff:
             value = getattr(self, name)
             if value is None and name != "delay_ms":
                 continue
-            if type(value) is not int or not 0 <= value <= U64_MAX:
-                raise InvalidArgument(f"backoff {name} must be a whole number of ms, not {value!r}")
-        number = self.multiplier
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
-            raise InvalidArgument(f"backoff multiplier must be a number, not {number!r}")
+            require_int(f"backoff {name}", value, 0, U64_MAX)
+        multiplier = self.multiplier
+        if multiplier is not None and (
+            isinstance(multiplier, bool) or not isinstance(multiplier, int | float)
+        ):
+            raise InvalidArgument(f"backoff multiplier must be a number, not {multiplier!r}")
 
     @classmethod
     def fixed(cls, delay: timedelta, *, jitter: timedelta | None = None) -> Backoff:
+        """Return a backoff with the same delay before every retry.
+
+        :param delay: the delay.
+        :param jitter: the largest random time that is added. Default none.
+        """
         return cls("fixed", to_ms(delay) or 0, None, None, to_ms(jitter))
 
     @classmethod
@@ -52,29 +67,44 @@ class Backoff:
         max_delay: timedelta | None = None,
         jitter: timedelta | None = None,
     ) -> Backoff:
+        """Return a backoff whose delay grows by a factor.
+
+        :param initial: the delay before the first retry.
+        :param multiplier: the factor. Default 2.
+        :param max_delay: the longest delay. Default None, the worker's.
+        :param jitter: the largest random time that is added. Default None, the worker's.
+        """
         return cls("exponential", to_ms(initial) or 0, to_ms(max_delay), multiplier, to_ms(jitter))
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """A job's own wish about retries; it overrides the worker's."""
+    """The retry policy of one job. It overrides the worker's.
+
+    :param max_attempts: the number of attempts, the first one included. None for the worker's.
+    :param backoff: the delays. None for the worker's.
+    """
 
     max_attempts: int | None = None
     backoff: Backoff | None = None
 
     def __post_init__(self) -> None:
-        top = self.max_attempts
-        if top is not None and (type(top) is not int or not 0 <= top <= U32_MAX):
-            raise InvalidArgument(
-                f"max_attempts must be a whole number from 0 to {U32_MAX}, not {top!r}"
-            )
+        if self.max_attempts is not None:
+            require_int("max_attempts", self.max_attempts, 0, U32_MAX)
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidArgument(f"backoff must be a Backoff, not {type(self.backoff).__name__}")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryDefaults:
-    """The worker's answer wherever a job's policy leaves a field open."""
+    """The worker's values for the fields that a job's policy leaves open.
+
+    :param max_attempts: the number of attempts. Default 25.
+    :param delay_ms: the delay before the first retry. Default 100 ms.
+    :param max_delay_ms: the longest delay. Default 30 s.
+    :param multiplier: the factor from one delay to the next. Default 2.
+    :param jitter_ms: the largest random time that is added. Default 100 ms.
+    """
 
     max_attempts: int = 25
     delay_ms: int = 100
@@ -83,6 +113,7 @@ class RetryDefaults:
     jitter_ms: int = 100
 
     def max_attempts_for(self, policy: RetryPolicy | None) -> int:
+        """Return the number of attempts of a job with this policy."""
         if policy is None or policy.max_attempts is None:
             return self.max_attempts
         return policy.max_attempts
@@ -90,40 +121,44 @@ class RetryDefaults:
     def backoff_ms(
         self, policy: RetryPolicy | None, retry_number: int, random_fraction: float
     ) -> int:
-        """Return the wait before the `retry`-th retry (1 is the first); draw is in [0, 1).
+        """Return the delay before a retry.
 
-        A fixed delay is kept as given: no default cap and no default jitter is put on it, and
-        jitter never carries an exponential delay past its cap.
+        A fixed delay gets neither the worker's maximum nor its jitter. Jitter does not raise an
+        exponential delay above its maximum.
+
+        :param policy: the policy of the job.
+        :param retry_number: 1 for the first retry.
+        :param random_fraction: a random number in [0, 1) for the jitter.
         """
         backoff = policy.backoff if policy else None
         if backoff is not None and backoff.kind == "fixed":
             jitter_ms = backoff.jitter_ms or 0
-            wait = backoff.delay_ms
-            cap = backoff.max_delay_ms
-            if cap is not None:
-                wait = min(wait, cap)
-            return wait + int(random_fraction * jitter_ms)
-        delay_ms, cap = self.delay_ms, self.max_delay_ms
+            delay_ms = backoff.delay_ms
+            if backoff.max_delay_ms is not None:
+                delay_ms = min(delay_ms, backoff.max_delay_ms)
+            return delay_ms + int(random_fraction * jitter_ms)
+        delay_ms, max_delay_ms = self.delay_ms, self.max_delay_ms
         multiplier, jitter_ms = self.multiplier, self.jitter_ms
         if backoff is not None:
             delay_ms = backoff.delay_ms
             multiplier = multiplier if backoff.multiplier is None else backoff.multiplier
-            cap = cap if backoff.max_delay_ms is None else backoff.max_delay_ms
+            if backoff.max_delay_ms is not None:
+                max_delay_ms = backoff.max_delay_ms
             jitter_ms = jitter_ms if backoff.jitter_ms is None else backoff.jitter_ms
-        grown = _exponential_delay_ms(delay_ms, float(multiplier), retry_number, cap)
-        return min(grown + int(random_fraction * jitter_ms), max(cap, jitter_ms))
+        delay_ms = _exponential_delay_ms(delay_ms, float(multiplier), retry_number, max_delay_ms)
+        return min(delay_ms + int(random_fraction * jitter_ms), max(max_delay_ms, jitter_ms))
 
 
 @lru_cache(maxsize=256)
 def _exponential_delay_ms(
     delay_ms: int, multiplier: float, retry_number: int, max_delay_ms: int
 ) -> int:
-    """A foreign producer may have written any number here; the answer is from 0 to the cap."""
+    """Return the delay, from 0 to the maximum whatever numbers another producer wrote."""
     try:
-        grown = delay_ms * multiplier ** (retry_number - 1)
+        delay = delay_ms * multiplier ** (retry_number - 1)
     except OverflowError:
         return max_delay_ms
-    return 0 if math.isnan(grown) or grown < 0 else int(min(grown, max_delay_ms))
+    return 0 if math.isnan(delay) or delay < 0 else int(min(delay, max_delay_ms))
 
 
 _POLICY_FIELDS = ("max_attempts", "backoff")
@@ -192,6 +227,6 @@ def _parse_backoff(value: Any, name: str) -> Backoff | None:
 def _expected_policy(value: Any, name: str) -> str:
     return (
         f"{name} must be a RetryPolicy, a number of attempts, or a mapping such as "
-        '{"max_attempts": 5, "backoff": {"kind": "exponential", "delay": "1s", "max_delay": "5m"}}; '
+        '{"max_attempts": 5, "backoff": {"kind": "exponential", "delay": "1s"}}; '
         f"not {value!r}"
     )

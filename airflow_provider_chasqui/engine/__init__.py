@@ -1,1 +1,1 @@
-"""The long-running parts of a worker: read, run, settle, keep, promote, schedule, tell."""
+"""The worker: reads jobs, runs their handlers and writes the outcomes. Start at `consumer.py`."""

@@ -1,4 +1,8 @@
-"""Trouble with the server, logged once when it begins and once when it ends."""
+"""Backoff of a component after server errors, with one log line per outage.
+
+The delays between attempts of a *job* are decided elsewhere: `core/retry.py` and
+`OutcomeHandler.retry_or_dead_letter` in `engine/outcomes.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,13 @@ _INITIAL_DELAY_S, _MAX_DELAY_S = 0.1, 2.0
 
 
 class ErrorBackoff:
-    """The standing of one part with its server.
+    """Exponential backoff of one component, and the log lines when an outage begins and ends.
 
-    `sleep` is how the part waits: one that ends at once on a stop sleeps only until then. The first
-    `shrugs` failures in a row are not worth a warning, since the next try usually helps.
+    :param component: the component's name, which starts every log line.
+    :param sleep: how to wait. A component that must end at once on a stop passes a function that
+        returns early.
+    :param silent_failures: the number of consecutive failures that are not logged, because the
+        next attempt usually succeeds.
     """
 
     def __init__(
@@ -32,18 +39,26 @@ class ErrorBackoff:
         self._failures = 0
 
     def reset(self) -> None:
+        """Record a success."""
         if self._failures > self._silent_failures:
             log.info("%s: recovered after %d failures", self._component, self._failures)
         self._failures = 0
 
     def record(self, error: Exception) -> float:
-        """Note a failure; returns how long to wait, longer from time to time."""
+        """Record a failure.
+
+        :param error: what failed; logged once per outage.
+        :return: the number of seconds to wait before the next attempt.
+        """
         if self._failures == self._silent_failures:
-            log.warning("%s: %s; trying again until it works", self._component, error)
+            log.warning("%s: %s; retrying until it succeeds", self._component, error)
         self._failures += 1
-        wait: float = min(_MAX_DELAY_S, _INITIAL_DELAY_S * 2 ** min(self._failures - 1, 10))
-        return wait * (0.5 + random.random() / 2)
+        delay: float = min(_MAX_DELAY_S, _INITIAL_DELAY_S * 2 ** min(self._failures - 1, 10))
+        return delay * (0.5 + random.random() / 2)
 
     async def record_and_sleep(self, error: Exception) -> None:
-        """Note a failure and wait."""
+        """Record a failure and wait.
+
+        :param error: what failed; logged once per outage.
+        """
         await self._sleep(self.record(error))

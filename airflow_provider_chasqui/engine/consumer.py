@@ -1,9 +1,14 @@
-"""A consumer: all parts of a worker, run together, ending together.
+"""The consumer: the worker of one queue within an event loop.
 
 async def handle(job):
     print(job.name, job.payload)
 
 await Consumer("emails", handle, server="redis://localhost").run()
+
+A job passes these components: `StreamReader` reads its entry and finds the handler, an executor
+(`AsyncExecutor` or `ThreadExecutor`) runs it, `OutcomeHandler` decides what follows, and
+`OutcomeWriter` writes that to the server. `Heartbeat` renews the claims of running jobs. `Promoter`
+and `Scheduler` run in one worker of the queue at a time.
 """
 
 from __future__ import annotations
@@ -40,11 +45,17 @@ _INTERRUPT_TIMEOUT_S = 1.0
 
 
 class Consumer:
-    """Takes jobs from one queue and runs them until it is stopped.
+    """A worker that runs the jobs of one queue until it is stopped.
 
-    `queue` is a queue's name or an AsyncQueue, which then stays the caller's to close. `run`
-    returns after `stop`: reading ends at once, what runs may finish within `config.drain`, the
-    rest is handed back, and nothing stays unsettled. A part that fails ends them all and is raised.
+    After `stop` it reads nothing more. Running handlers may finish within
+    `config.shutdown_timeout`, then they are cancelled. Jobs that did not finish are requeued, and
+    `run` returns after all outcomes are written.
+
+    :param queue: the name of a queue, or an open `AsyncQueue`, which the caller closes.
+    :param handler: the handler of all jobs, or `Handlers` by job name.
+    :param config: the settings; None for the defaults.
+    :param server: the server's URL or target; unused if `queue` is an `AsyncQueue`.
+    :raises InvalidArgument: if the handler is not valid.
     """
 
     def __init__(
@@ -65,29 +76,41 @@ class Consumer:
 
     @property
     def metrics(self) -> Metrics | None:
-        """The counters, once it runs."""
+        """The metrics of this consumer; None before `run` was called."""
         return self._runtime.state.metrics if self._runtime else None
 
     @property
     def running_jobs(self) -> int:
-        """How many jobs run right now."""
+        """The number of jobs that are running now."""
         return len(self._runtime.state.running) if self._runtime else 0
 
     def stop(self) -> None:
-        """Ask it to end; safe from any thread and from a signal handler, more than once."""
+        """Stop the consumer.
+
+        Can be called from any thread and from a signal handler, before `run`, and repeatedly.
+        """
         self._stop_requested = True
         if self._runtime is not None and self._loop is not None:
-            with suppress(RuntimeError):  # its loop has ended already
+            with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._runtime.state.stop)
 
     def stop_on(self, *signals: signal.Signals) -> None:
-        """Stop when the process gets one of these signals."""
+        """Stop when the process receives one of these signals. Call it in the event loop.
+
+        :param signals: the signals, for example `signal.SIGTERM`.
+        """
         loop = asyncio.get_running_loop()
-        for each in signals:
-            loop.add_signal_handler(each, self.stop)
+        for signal_number in signals:
+            loop.add_signal_handler(signal_number, self.stop)
 
     async def run(self) -> None:
-        """Work until stopped."""
+        """Run jobs until stopped.
+
+        Errors of the server are logged and retried.
+
+        :raises ChasquiError: if the first connection fails because of wrong settings: the login,
+            permissions, the server's version, or a key of another type.
+        """
         if isinstance(self._queue_or_name, AsyncQueue):
             await self._run_with_queue(self._queue_or_name)
         else:
@@ -96,16 +119,18 @@ class Consumer:
 
     async def _run_with_queue(self, queue: AsyncQueue) -> None:
         self._loop = asyncio.get_running_loop()
-        crew = self._runtime = ConsumerRuntime(
-            queue, wrap_handlers(self._handlers, queue), self._config
-        )
+        handlers = wrap_handlers(self._handlers, queue)
+        runtime = self._runtime = ConsumerRuntime(queue, handlers, self._config)
         if self._stop_requested:
-            crew.state.stop()
-        await crew.run()
+            runtime.state.stop()
+        await runtime.run()
 
 
 class ConsumerRuntime:
-    """The parts of one consumer from its start to its end."""
+    """The components of one consumer, and the order in which they start and stop.
+
+    If a component fails, all others end too and `run` raises its error.
+    """
 
     def __init__(self, queue: AsyncQueue, handlers: Handlers, config: ConsumerConfig):
         self.state = ConsumerState(queue, config)
@@ -114,12 +139,17 @@ class ConsumerRuntime:
         self._outcomes = OutcomeHandler(self.state, self._writer)
         self._async_executor = AsyncExecutor(self.state, self._writer, self._outcomes)
         self._thread_executor = ThreadExecutor(self.state, self._writer, self._outcomes)
-        # No retries inside: after a lost connection the reader must learn its new client id.
+        # No retries in the client: after a lost connection the reader needs its new client id.
         self._reader_client = queue.new_client(retries=0)
         self._reader = StreamReader(
-            self.state, handlers, self._async_executor, self._thread_executor, self._writer, self._outcomes,
+            self.state,
+            handlers,
+            self._async_executor,
+            self._thread_executor,
+            self._writer,
+            self._outcomes,
             self._reader_client,
-        )  # fmt: skip
+        )
         self._leader_services: list[Promoter | Scheduler] = []
         if config.promoter:
             self._leader_services.append(Promoter(self.state, self._writer, config.promoter))
@@ -127,26 +157,28 @@ class ConsumerRuntime:
             self._leader_services.append(Scheduler(self.state, config.scheduler))
 
     async def run(self) -> None:
-        """Work until the desk is told to stop, then end in order."""
+        """Run until `state.stop` is called, then stop the components in order."""
         try:
             async with asyncio.TaskGroup() as group:
-                leading = [
-                    group.create_task(leader.run(), name="chasqui-leader")
-                    for leader in self._leader_services
+                leader_tasks = [
+                    group.create_task(service.run(), name="chasqui-leader")
+                    for service in self._leader_services
                 ]
-                settling = group.create_task(self._writer.run(), name="chasqui-outcome-writer")
-                keeper = Heartbeat(self.state, self._requeue_unstarted)
-                keeping = group.create_task(keeper.run(), name="chasqui-claim-heartbeat")
-                working = group.create_task(self._async_executor.run(), name="chasqui-executor")
-                reading = group.create_task(self._reader.run(), name="chasqui-reader")
+                writer_task = group.create_task(self._writer.run(), name="chasqui-outcome-writer")
+                heartbeat = Heartbeat(self.state, self._requeue_unstarted)
+                heartbeat_task = group.create_task(heartbeat.run(), name="chasqui-claim-heartbeat")
+                executor_task = group.create_task(
+                    self._async_executor.run(), name="chasqui-executor"
+                )
+                reader_task = group.create_task(self._reader.run(), name="chasqui-reader")
                 await self.state.stopping.wait()
-                await self._stop_reader(reading)
-                await self._stop_executors(working)
-                await self._stop_writer(settling)
-                # Not cancelled while they resign: the next leader would wait for the lock's end.
-                if leading:
-                    await asyncio.wait(leading, timeout=_LEADER_RELEASE_TIMEOUT_S)
-                for task in (*leading, keeping):
+                await self._stop_reader(reader_task)
+                await self._stop_executors(executor_task)
+                await self._stop_writer(writer_task)
+                # Let them release their locks; otherwise the next leader waits for the TTL.
+                if leader_tasks:
+                    await asyncio.wait(leader_tasks, timeout=_LEADER_RELEASE_TIMEOUT_S)
+                for task in (*leader_tasks, heartbeat_task):
                     task.cancel()
         except BaseExceptionGroup as failures:
             raise _unwrap_single(failures) from None
@@ -154,84 +186,96 @@ class ConsumerRuntime:
             await self._cleanup()
 
     def _requeue_unstarted(self) -> int:
-        """Give back what was read and not begun."""
-        rest = [
-            entry for entry, _ in self._async_executor.buffer.take_all()
-        ] + self._thread_executor.take_unstarted()
-        for entry in rest:
+        """Requeue the entries that were read and not started; return how many there were."""
+        entries = [entry for entry, _ in self._async_executor.buffer.take_all()]
+        entries += self._thread_executor.take_unstarted()
+        for entry in entries:
             self._outcomes.entry_not_started(entry)
-        return len(rest)
+        return len(entries)
 
     async def _stop_reader(self, reader_task: asyncio.Task[None]) -> None:
-        """The read may be about to block when the first unblocking arrives: ask until it ends."""
-        give_up_at = asyncio.get_running_loop().time() + _READER_STOP_TIMEOUT_S
-        while not reader_task.done() and asyncio.get_running_loop().time() < give_up_at:
+        # Repeated, because the read may start to block after the first CLIENT UNBLOCK.
+        deadline = asyncio.get_running_loop().time() + _READER_STOP_TIMEOUT_S
+        while not reader_task.done() and asyncio.get_running_loop().time() < deadline:
             with suppress(ChasquiError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._reader.unblock()
             await asyncio.wait({reader_task}, timeout=0.1)
-        reader_task.cancel()  # the server does not answer
+        reader_task.cancel()  # if the server does not reply
         await asyncio.wait({reader_task})
 
     async def _stop_executors(self, executor_task: asyncio.Task[None]) -> None:
-        desk = self.state
+        state = self.state
         self._requeue_unstarted()
         self._async_executor.buffer.close()
         self._thread_executor.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_timeout.total_seconds()):
-                await desk.wait_idle()
-        if desk.running:
-            log.warning("stopping: %d jobs are cut off and handed back", len(desk.running))
+                await state.wait_idle()
+        if state.running:
+            log.warning(
+                "consumer: shutdown timeout expired; cancelling %d running jobs and requeueing "
+                "them",
+                len(state.running),
+            )
         self._thread_executor.interrupt_all()
         executor_task.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(_INTERRUPT_TIMEOUT_S):
-                await desk.wait_idle()
-        self._abandon_running()
+                await state.wait_idle()
+        self._requeue_running()
 
-    def _abandon_running(self) -> None:
-        """Hand back what cannot be ended: a thread in a long call, a task that will not go."""
-        running = list(self.state.running.values())
-        if running:
-            log.warning("stopping: %d handlers do not end; their jobs run elsewhere", len(running))
-        for run in running:
+    def _requeue_running(self) -> None:
+        """Requeue the jobs whose handlers ignore cancellation, such as a thread in a long call."""
+        runs = list(self.state.running.values())
+        if runs:
+            log.warning(
+                "consumer: %d handlers ignored cancellation; their jobs are requeued and may run "
+                "twice",
+                len(runs),
+            )
+        for run in runs:
             self._outcomes.run_interrupted(run)
 
     async def _stop_writer(self, writer_task: asyncio.Task[None]) -> None:
-        """Settle what is left; a server that is away is not waited for."""
+        """Write the remaining outcomes, but do not wait for a server that is unreachable."""
         self._writer.close()
         await asyncio.wait({writer_task}, timeout=_FINAL_FLUSH_TIMEOUT_S)
         writer_task.cancel()
 
     async def _cleanup(self) -> None:
-        """Whatever ended us: no outcome is kept from the server, and the group forgets us."""
-        desk, settler = self.state, self._writer
-        orderly = desk.stopping.is_set()
+        """Write pending outcomes and remove this consumer from the group, after errors too."""
+        state, writer = self.state, self._writer
+        orderly = state.stopping.is_set()
         if not orderly:
             self._requeue_unstarted()
             self._thread_executor.close()
             self._thread_executor.interrupt_all()
-            self._abandon_running()
+            self._requeue_running()
         try:
             async with asyncio.timeout(_FINAL_FLUSH_TIMEOUT_S):
                 if not orderly:
-                    await settler.flush()
-                if not settler.unwritten:
-                    sweep = consumer_group.remove_idle_consumers(
-                        desk.keys, desk.group, 0, desk.consumer_id
+                    await writer.flush()
+                if not writer.unwritten:
+                    await state.queue.client.execute(
+                        consumer_group.remove_idle_consumers(
+                            state.keys, state.group, 0, state.consumer_id
+                        )
                     )
-                    await desk.queue.client.execute(sweep)
         except (ChasquiError, TimeoutError):
             pass
-        if settler.unwritten:
-            log.warning("stopping: %d outcomes could not be settled", settler.unwritten)
+        if writer.unwritten:
+            log.warning(
+                "consumer: could not write %d outcomes before the shutdown; these jobs will be "
+                "recovered by other workers and run again",
+                writer.unwritten,
+            )
         await self._reader_client.close()
 
 
 def _unwrap_single(error_group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One failure says more than a group of one."""
-    failure: BaseException = error_group
-    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
-        failure = failure.exceptions[0]
-    return failure
+    """Return the only error of a group, or the group if it has several."""
+    error: BaseException = error_group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,4 +1,4 @@
-"""What the parts of one consumer share: where they work, and what they hold."""
+"""State that the components of one consumer share: its entries, its capacity and its stop flag."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.metrics import Metrics
 from airflow_provider_chasqui.queue_async import AsyncQueue
 
-# No more is read ahead than would be done in this time, and than fits into so many bytes.
+# The reader prefetches at most the entries that take this long to run and that fit this size.
 _PREFETCH_SECONDS = 0.5
 _MAX_PREFETCH_BYTES = 16 * 1024 * 1024
 
 
 class ConsumerState:
-    """The common ground of a consumer's parts.
+    """Shared state of a consumer's components.
 
-    `held` has every entry that is ours and not yet settled; the keeper renews it. `busy` counts
-    those that a worker must still run: as many as there are workers, and `ahead` more while
-    handlers are quick. No job waits behind a slow handler that another consumer could run.
+    `in_flight` maps the ids of all entries that this consumer owns and has not acked; the
+    heartbeat renews their claims. `reserved` counts the entries that are running or wait in a
+    buffer of an executor. It may reach `concurrency`, and `prefetch` more while handlers are fast.
+    While handlers are slow nothing is prefetched, so that other consumers can run those jobs.
+
+    `lost_claims` and `cancelled_ids` are ids of owned entries that must not be started.
     """
 
     def __init__(self, queue: AsyncQueue, config: ConsumerConfig):
@@ -46,7 +49,7 @@ class ConsumerState:
         self.prefetch = 0
         self._max_prefetch = 0
         self.observe_entry_size(1)
-        # With that many at hand or fewer, it is time to read again.
+        # The reader reads again when `reserved` falls to this number.
         self._refill_threshold = config.concurrency - 1
         self._last_finished_runs = 0
         self._run_seconds = 0.0
@@ -55,17 +58,19 @@ class ConsumerState:
         self._idle.set()
 
     def stop(self) -> None:
+        """Stop the consumer. Call it from the consumer's event loop."""
         self.stopping.set()
         self._capacity_available.set()
 
     def reserve(self, count: int) -> None:
+        """Count entries that are handed to an executor."""
         self.reserved += count
         if self.reserved:
             self._idle.clear()
 
     def observe_entry_size(self, entry_bytes: int) -> None:
-        """How large entries are at present; large ones are not hoarded."""
-        # Two reads: one is under way while the other is worked on.
+        """Limit the prefetch by the size of current entries."""
+        # Two reads: the next one is in progress while the entries of the last one run.
         self._max_prefetch = min(
             2 * self.config.read_count, _MAX_PREFETCH_BYTES // max(1, entry_bytes)
         )
@@ -74,77 +79,82 @@ class ConsumerState:
         self.running[run.entry.id] = run
 
     def run_finished(self, seconds: float | None = None, count: int = 1) -> None:
-        """Entries are out of the workers' hands; after runs of so many seconds, or unrun."""
+        """Count entries that left an executor.
+
+        :param seconds: the total run time; None if the entries did not run.
+        :param count: the number of entries.
+        """
         if seconds is not None:
             self.finished_runs += count
             self._run_seconds += seconds
-        self.reserved = busy = self.reserved - count
-        if busy <= self._refill_threshold:
+        self.reserved = reserved = self.reserved - count
+        if reserved <= self._refill_threshold:
             self._capacity_available.set()
-            if not busy:
+            if not reserved:
                 self._idle.set()
 
     async def wait_for_capacity(self) -> int:
-        """Wait until entries can be taken; return how many, 0 if the consumer stops."""
+        """Wait until entries can be read; return how many, or 0 if the consumer stops."""
         while not self.stopping.is_set():
             self._update_prefetch()
-            room = self.config.concurrency + self.prefetch - self.reserved
-            # 0 means a stop to the reader, which would ask again at once, and again.
-            if self.reserved <= self._refill_threshold and room > 0:
-                return room
+            capacity = self.config.concurrency + self.prefetch - self.reserved
+            # Never return 0 here: the reader takes 0 for a stop and would call again in a loop.
+            if self.reserved <= self._refill_threshold and capacity > 0:
+                return capacity
             self._capacity_available.clear()
             await self._capacity_available.wait()
         return 0
 
     @property
     def has_idle_worker(self) -> bool:
-        """Whether a worker has nothing to do."""
+        """Whether a handler slot is free."""
         return self.reserved < self.config.concurrency
 
     async def wait_for_idle_worker(self) -> None:
-        """Wait until a worker has nothing to do, or the consumer stops."""
+        """Wait until a handler slot is free, or the consumer stops."""
         while not self.has_idle_worker and not self.stopping.is_set():
             self._capacity_available.clear()
             await self._capacity_available.wait()
 
     def _update_prefetch(self) -> None:
-        if ended := self.finished_runs - self._last_finished_runs:
-            self.prefetch, config = self._max_prefetch, self.config
+        if finished := self.finished_runs - self._last_finished_runs:
+            concurrency = self.config.concurrency
+            self.prefetch = self._max_prefetch
             if self._run_seconds:
-                soon = config.concurrency * ended * _PREFETCH_SECONDS / self._run_seconds
-                self.prefetch = min(self.prefetch, int(soon))
-            self._refill_threshold = config.concurrency + (
-                self.prefetch // 2 if self.prefetch else -1
-            )
+                expected_runs = concurrency * finished * _PREFETCH_SECONDS / self._run_seconds
+                self.prefetch = min(self.prefetch, int(expected_runs))
+            self._refill_threshold = concurrency + (self.prefetch // 2 if self.prefetch else -1)
             self._last_finished_runs, self._run_seconds = self.finished_runs, 0.0
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is left to run."""
+        """Wait until no entry is running or waiting in an executor."""
         await self._idle.wait()
 
     def read_started(self) -> None:
-        """A read begins: what is settled from here on may yet stand in its reply."""
+        """Record the start of a read. Entries acked from now on may still be in its reply."""
         self._acked_since_read.clear()
 
     def acked_since_read_started(self, entry_id: str) -> bool:
-        """Whether the entry was settled since the read began.
+        """Return whether the entry was acked after the current read started.
 
-        Losing order: a read takes over an entry of ours that was idle for too long, the settlement
-        that was on its way deletes it, its answer arrives first, and the job would run again.
+        Such an entry must not run again. The race is: the read claims an entry of this consumer
+        whose claim was renewed too late, an ack that was already sent deletes the entry, and the
+        reply to the ack arrives before the reply to the read.
         """
         return any(entry_id in ids for ids in self._acked_since_read)
 
     def mark_acked(self, entry_ids: Sequence[str]) -> None:
+        """Forget entries that this consumer no longer owns."""
         self._acked_since_read.append(entry_ids)
-        held = self.in_flight
+        in_flight = self.in_flight
         for entry_id in entry_ids:
-            held.pop(entry_id, None)
+            in_flight.pop(entry_id, None)
         if self.lost_claims or self.cancelled_ids:
             self.lost_claims.difference_update(entry_ids)
             self.cancelled_ids.difference_update(entry_ids)
 
     async def sleep_unless_stopping(self, seconds: float) -> bool:
-        """Sleep, but not past the stop; says whether to go on."""
+        """Sleep until the time is over or the consumer stops; return whether it still runs."""
         try:
             await asyncio.wait_for(self.stopping.wait(), seconds)
         except TimeoutError:

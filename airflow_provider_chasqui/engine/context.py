@@ -1,4 +1,4 @@
-"""One run of a job: what the engine keeps of it, and what its handler may know and say."""
+"""One run of a job: the engine's record of it (`Run`) and the handler's view of it (`Context`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ ProgressCallback = Callable[[str, bytes], None]
 class Run:
     """An entry while its handler runs.
 
-    `cancelled` is set before the engine interrupts the handler; `on_extend` hears of it when the
-    handler asks for more time.
+    `cancelled` is set before the engine calls `interrupt`. `on_extend` is called when the handler
+    extends its timeout. `started` is a `time.perf_counter()` value, `deadline` a
+    `time.monotonic()` value.
     """
 
     __slots__ = (
@@ -40,20 +41,17 @@ class Run:
         self.on_extend: Callable[[], Any] | None = None
 
     @property
-    def time_remaining(self) -> float | None:
+    def remaining_s(self) -> float | None:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def timeout_error(self) -> TimeoutError:
-        return TimeoutError(f"the handler ran for {time.perf_counter() - self.started:.3g} s")
+        return TimeoutError(
+            f"the handler timed out after {time.perf_counter() - self.started:.3g} s"
+        )
 
 
 class Context:
-    """What a handler that takes (job, context) learns of its run.
-
-    `attempt` counts from 0, crashed runs included. `cancelled` turns true when somebody asked for
-    the job to be cancelled, `lost` when another worker has taken the entry over (this process was
-    paused for too long): a careful handler then stops.
-    """
+    """The run that a handler with the parameters (job, context) belongs to."""
 
     __slots__ = ("_report_progress", "_run")
 
@@ -63,31 +61,53 @@ class Context:
 
     @property
     def job(self) -> Job:
+        """The job that runs, the same object as the handler's first argument."""
         return self._run.entry.job
 
     @property
     def entry_id(self) -> str:
+        """The id of the job's entry in the queue's stream."""
         return self._run.entry.id
 
     @property
     def attempt(self) -> int:
+        """The number of attempts before this one: 0 in the first run, crashed runs included.
+
+        This is `job.attempt`, counted from 0 as ChasquiMQ does in the envelope. Events, log lines
+        and dead letters count from 1, so the first run is attempt 1 there.
+        """
         return self._run.entry.job.attempt
 
     @property
     def cancelled(self) -> bool:
+        """Whether the job was cancelled while it runs.
+
+        The engine also interrupts the handler. A handler that catches the interruption can check
+        this property to find the cause.
+        """
         return self._run.cancelled
 
     @property
     def claim_lost(self) -> bool:
+        """Whether this worker no longer owns the job's entry.
+
+        Another worker has claimed the entry because its claim was not renewed within
+        `claim_after` (this process was paused or its event loop was blocked), or the entry was
+        deleted. The job may be running a second time, so a careful handler stops.
+        """
         return self._run.claim_lost
 
     @property
-    def time_remaining(self) -> float | None:
-        """How long the handler may still run; None if it has no timeout."""
-        return self._run.time_remaining
+    def time_remaining(self) -> timedelta | None:
+        """The time until the handler's timeout, negative after it; None if it has no timeout."""
+        remaining_s = self._run.remaining_s
+        return None if remaining_s is None else timedelta(seconds=remaining_s)
 
     def extend(self, by: timedelta) -> None:
-        """Give this run more time than its timeout allows."""
+        """Extend the timeout of this run. Does nothing if the handler has no timeout.
+
+        :param by: the time to add.
+        """
         run = self._run
         if run.deadline is not None:
             run.deadline += by.total_seconds()
@@ -95,8 +115,9 @@ class Context:
                 run.on_extend()
 
     def progress(self, value: Any) -> None:
-        """Say how far the job is; readers see the last value (`Queue.progress`).
+        """Store the progress of the job. `Queue.progress` returns the latest value.
 
-        Raises EncodeError for a value that MessagePack cannot hold.
+        :param value: any value that MessagePack can encode.
+        :raises EncodeError: if MessagePack cannot encode the value.
         """
         self._report_progress(self.job.id, encode_payload(value))

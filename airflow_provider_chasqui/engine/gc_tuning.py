@@ -1,4 +1,4 @@
-"""Python's collector of cyclic garbage, in a process that does nothing but work."""
+"""Settings of Python's garbage collector for a process that only runs jobs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _GEN0_THRESHOLD, _OLD_GEN_THRESHOLD = 20_000, 10
 
 
 def tune_gc() -> None:
-    """Let it look less often, and never again at what is loaded by now.
+    """Raise the thresholds of the garbage collector and freeze all objects loaded so far.
 
-    A run leaves few cycles behind, yet by default the collector looks again and again, and every so
-    often walks over all modules. Calmed, a busy worker spends a tenth less on a job. Not for a
-    process that has other work, such as Airflow's triggerer: what is loaded stays for good.
-    `chasqui worker` does this by itself.
+    Jobs leave few reference cycles, but with Python's defaults the collector runs often and
+    traverses every loaded module again; see docs/performance.md. Call this after the imports, in a
+    process that only runs jobs. Do not call it in a process with other work, such as Airflow's
+    triggerer, because frozen objects are never freed. `chasqui worker` calls it.
     """
     gc.collect()
     gc.freeze()

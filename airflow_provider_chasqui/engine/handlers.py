@@ -1,4 +1,7 @@
-"""What runs a job: one function, or several by job name; coroutines or plain functions.
+"""Handlers: the functions that run jobs, one for all jobs or one per job name.
+
+A handler is a coroutine function, which runs in the worker's event loop, or a plain function,
+which runs in a thread. It takes (job) or (job, context).
 
 handlers = Handlers()
 
@@ -23,7 +26,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A function that runs jobs, and how it wants to be called."""
+    """A function that runs jobs, and how the engine calls it.
+
+    :param call: the function.
+    :param is_async: whether it is a coroutine function.
+    :param accepts_context: whether it takes (job, context) instead of (job).
+    :param timeout_s: how long it may run, in seconds; None for no limit.
+    """
 
     call: Callable[..., Any]
     is_async: bool
@@ -34,40 +43,70 @@ class Handler:
     def from_callable(
         cls, function: Callable[..., Any], timeout: timedelta | None = None
     ) -> Handler:
+        """Return the handler for a function.
+
+        :param function: a coroutine function or a plain function of (job) or (job, context).
+        :param timeout: how long the function may run; None for no limit.
+        :raises InvalidArgument: if the function is not callable, is a generator function or has
+            other parameters, or if the timeout is not positive.
+        """
         if not callable(function):
-            raise InvalidArgument(f"a handler is a function, not {type(function).__name__}")
+            raise InvalidArgument(f"a handler must be a function, not {type(function).__name__}")
         if timeout is not None and timeout <= timedelta(0):
-            raise InvalidArgument("a handler's timeout must be above 0")
+            raise InvalidArgument(f"the timeout of a handler must be positive, not {timeout}")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidArgument("a handler returns one value; a generator function cannot be one")
+            raise InvalidArgument(
+                f"a handler must return one value, but {function!r} is a generator function; "
+                "return a list instead of yielding"
+            )
         seconds = timeout.total_seconds() if timeout else None
         return cls(function, _is_async(function), _accepts_context(function), seconds)
+
+    def invoke(self, job: Any, context: Any) -> Any:
+        """Call the function with the arguments it takes. For use in wrappers (`Handlers.wrap`).
+
+        :param job: the job.
+        :param context: the context of the run; dropped if the function takes only the job.
+        :return: what the function returns; an awaitable if `is_async` is true.
+        """
+        return self.call(job, context) if self.accepts_context else self.call(job)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    bound = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(bound)
+    call_method = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_method)
 
 
 def _accepts_context(function: Callable[..., Any]) -> bool:
-    """Whether the function takes (job, context); with one argument it takes the job alone."""
+    """Return whether the function takes (job, context); raise if it does not take (job) either."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    places = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
-    if len(places) > 2 or (
-        not places and not any(p.kind.name == "VAR_POSITIONAL" for p in parameters)
+    required = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+    if len(required) > 2 or (
+        not required and not any(p.kind.name == "VAR_POSITIONAL" for p in parameters)
     ):
-        raise InvalidArgument(f"a handler takes (job) or (job, context); {function!r} does not")
-    return len(places) == 2
+        raise InvalidArgument(
+            f"a handler must take (job) or (job, context); {function!r} takes "
+            f"{len(required)} required positional arguments"
+        )
+    return len(required) == 2
 
 
 class Handlers:
-    """Handlers by job name, with an optional one for all other names."""
+    """Handlers by job name, with an optional default for all other names.
+
+    `tracing_enabled` can be set to False on an instance to run its handlers without OpenTelemetry
+    spans.
+
+    :param default: the handler of every job name that has no handler; None for no default. A job
+        without a handler fails.
+    :raises InvalidArgument: if `default` is not a valid handler, see `Handler.from_callable`.
+    """
 
     tracing_enabled = True
 
@@ -77,16 +116,31 @@ class Handlers:
 
     @classmethod
     def from_callable(cls, handler: Handlers | Callable[..., Any]) -> Handlers:
+        """Return handlers for one function.
+
+        :param handler: the function for all jobs; a `Handlers` is returned unchanged.
+        :raises InvalidArgument: if it is not a valid handler, see `Handler.from_callable`.
+        """
         return handler if isinstance(handler, Handlers) else cls(handler)
 
     def on(self, *job_names: str, timeout: timedelta | None = None) -> Callable[[F], F]:
-        """Run the decorated function for these job names; without a name, for all others."""
+        """Return a decorator that registers a function as a handler.
+
+        :param job_names: the job names that the function handles; without a name it becomes the
+            default handler.
+        :param timeout: how long the handler may run; None for no limit.
+        :return: the decorator, which returns the function unchanged.
+        :raises InvalidArgument: from the decorator, if a name already has a handler or if the
+            function is not a valid handler.
+        """
 
         def register(function: F) -> F:
             handler = Handler.from_callable(function, timeout)
             for name in job_names:
                 if name in self._by_name:
-                    raise InvalidArgument(f"there are two handlers for the job name {name!r}")
+                    raise InvalidArgument(
+                        f"the job name {name!r} has two handlers; register one per name"
+                    )
                 self._by_name[name] = handler
             if not job_names:
                 self._default = handler
@@ -95,20 +149,50 @@ class Handlers:
         return register
 
     def wrap(self, wrapper: Callable[[Handler], Callable[..., Any]]) -> Handlers:
-        """Return the same handlers, each wrapped into what `around` makes of it."""
-        wrapped = Handlers()
-        for name, handler in self._by_name.items():
-            wrapped._by_name[name] = replace(
-                Handler.from_callable(wrapper(handler)), timeout_s=handler.timeout_s
-            )
-        if self._default is not None:
-            outer = Handler.from_callable(wrapper(self._default))
-            wrapped._default = replace(outer, timeout_s=self._default.timeout_s)
-        return wrapped
+        """Return a copy in which every handler, the default included, is wrapped.
+
+        This is the one way to run code around handlers; tracing uses it too. The wrapper receives
+        the inner `Handler` and returns the function that replaces it: a coroutine function if
+        `handler.is_async`, otherwise a plain function. That function takes (job) or
+        (job, context) and calls the inner handler with `handler.invoke(job, context)`. Timeouts
+        and `tracing_enabled` do not change. A timeout includes the time spent in the wrapper.
+
+            def log_runs(handler):
+                async def run(job, context):
+                    print("start", job.id)
+                    return await handler.invoke(job, context)
+
+                def run_sync(job, context):
+                    print("start", job.id)
+                    return handler.invoke(job, context)
+
+                return run if handler.is_async else run_sync
+
+            handlers = handlers.wrap(log_runs)
+
+        :param wrapper: called once per registered handler.
+        :return: the wrapped handlers; this object is not changed.
+        :raises InvalidArgument: if the wrapper returns something that is not a valid handler.
+        """
+
+        def wrapped(handler: Handler) -> Handler:
+            return replace(Handler.from_callable(wrapper(handler)), timeout_s=handler.timeout_s)
+
+        copy = Handlers()
+        copy.tracing_enabled = self.tracing_enabled
+        copy._by_name = {name: wrapped(handler) for name, handler in self._by_name.items()}
+        copy._default = wrapped(self._default) if self._default else None
+        return copy
 
     def get(self, job_name: str) -> Handler | None:
+        """Return the handler of a job name.
+
+        :param job_name: the job name; jobs without a name have the empty one.
+        :return: its handler, or the default handler, or None.
+        """
         return self._by_name.get(job_name, self._default)
 
     @property
     def job_names(self) -> list[str]:
+        """The names that have a handler, sorted, without the default."""
         return sorted(self._by_name)

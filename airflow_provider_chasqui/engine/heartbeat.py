@@ -1,4 +1,4 @@
-"""Keeps what is ours: renews held entries, hears of cancellations, sweeps dead consumers."""
+"""The heartbeat: renews claims, checks for cancellations and removes idle consumers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_chasqui.core.commands import consumer_group
+from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.job import StreamEntry
 from airflow_provider_chasqui.engine.backoff import ErrorBackoff, log
@@ -18,22 +19,26 @@ _CLEANUP_INTERVAL_S = 60.0
 
 
 class Heartbeat:
-    """Renews entries three times before they could be claimed by another consumer.
+    """Renews the claims of all owned entries three times per `claim_after`.
 
-    `hand_back` gives entries that no worker has begun back to the queue.
+    An entry whose claim is not renewed is recovered by another worker; see `engine/recovery.py`.
+
+    :param state: the consumer's state.
+    :param requeue_unstarted: requeues the entries that no handler has started and returns how
+        many there were.
     """
 
     def __init__(self, state: ConsumerState, requeue_unstarted: Callable[[], int]):
         self._state = state
         self._requeue_unstarted = requeue_unstarted
-        self._backoff = ErrorBackoff("keeping")
+        self._backoff = ErrorBackoff("heartbeat")
         self._renew_interval_s = state.config.claim_after.total_seconds() / 3
         self._next_renewal = time.monotonic() + self._renew_interval_s
         self._next_cleanup = time.monotonic() + _CLEANUP_INTERVAL_S
         self._last_finished_runs = 0
 
     async def run(self) -> None:
-        """Until cancelled: held entries are renewed also while the workers drain."""
+        """Run until cancelled. Claims are renewed during the shutdown too."""
         while True:
             await self._sleep()
             self._state.metrics.gauges["running"] = len(self._state.running)
@@ -53,42 +58,49 @@ class Heartbeat:
     async def _sleep(self) -> None:
         wake_at = min(self._next_renewal, time.monotonic() + _TICK_S)
         await asyncio.sleep(max(0.01, wake_at - time.monotonic()))
-        late = time.monotonic() - wake_at
-        if late > max(_TICK_S, self._renew_interval_s):
+        delay_s = time.monotonic() - wake_at
+        if delay_s > max(_TICK_S, self._renew_interval_s):
             log.warning(
-                "keeping: nothing ran here for %.1f s; a handler blocked the event loop (make it a "
-                "plain function) or the process was paused", late,
-            )  # fmt: skip
+                "heartbeat: %.1f s late; an async handler blocked the event loop (make it a plain "
+                "function) or the process was paused",
+                delay_s,
+            )
 
     def _requeue_prefetched(self) -> None:
-        """Entries read ahead, behind handlers that turned out slow, are for others to run."""
-        desk = self._state
-        if desk.reserved > len(desk.running) and desk.finished_runs == self._last_finished_runs:
-            desk.prefetch = 0
+        """Requeue prefetched entries if no handler has finished since the last tick."""
+        state = self._state
+        if state.reserved > len(state.running) and state.finished_runs == self._last_finished_runs:
+            state.prefetch = 0
             self._requeue_unstarted()
-        self._last_finished_runs = desk.finished_runs
+        self._last_finished_runs = state.finished_runs
 
     async def _renew_claims(self) -> None:
-        desk = self._state
-        held = list(desk.in_flight)
-        gone = 0
-        for start in range(0, len(held), _CHUNK_SIZE):
-            ids = held[start : start + _CHUNK_SIZE]
-            op = consumer_group.renew_claims(desk.keys, desk.group, desk.consumer_id, ids)
-            flags = await desk.queue.client.execute(op)
-            desk.metrics.counts["renewed"] += sum(flags)
-            for entry_id, ours in zip(ids, flags, strict=True):
-                # Settled in the meantime is not lost: then it is no longer held.
-                if not ours and entry_id in desk.in_flight and entry_id not in desk.lost_claims:
-                    gone += self._mark_lost(entry_id)
-        if gone:
-            desk.metrics.counts["lost"] += gone
+        state = self._state
+        entry_ids = list(state.in_flight)
+        lost_runs = 0
+        for start in range(0, len(entry_ids), _CHUNK_SIZE):
+            chunk = entry_ids[start : start + _CHUNK_SIZE]
+            command = consumer_group.renew_claims(state.keys, state.group, state.consumer_id, chunk)
+            flags = await state.queue.client.execute(command)
+            state.metrics.counts["claims_renewed"] += sum(flags)
+            for entry_id, renewed in zip(chunk, flags, strict=True):
+                # An entry that was acked in the meantime is no longer in flight, and not lost.
+                if (
+                    not renewed
+                    and entry_id in state.in_flight
+                    and entry_id not in state.lost_claims
+                ):
+                    lost_runs += self._mark_lost(entry_id)
+        if lost_runs:
+            state.metrics.counts["claims_lost"] += lost_runs
             log.warning(
-                "keeping: the entries of %d running jobs are not ours any more, other workers took "
-                "them over or they were deleted; these jobs may run twice", gone,
-            )  # fmt: skip
+                "heartbeat: lost ownership of %d running jobs (claimed by another worker, or "
+                "deleted); they may run twice",
+                lost_runs,
+            )
 
     def _mark_lost(self, entry_id: str) -> bool:
+        """Mark an entry as lost; return whether its handler is running."""
         self._state.lost_claims.add(entry_id)
         run = self._state.running.get(entry_id)
         if run is not None:
@@ -96,35 +108,38 @@ class Heartbeat:
         return run is not None
 
     async def _check_cancellations(self) -> None:
-        desk, drive = self._state, self._state.queue.client
-        desk.has_cancel_requests = await drive.execute(
-            consumer_group.any_cancel_requested(desk.keys)
+        state, client = self._state, self._state.queue.client
+        state.has_cancel_requests = await client.execute(
+            consumer_group.any_cancel_requested(state.keys)
         )
-        if not desk.has_cancel_requests:
+        if not state.has_cancel_requests:
             return
-        held = [each for each in desk.in_flight.values() if isinstance(each, StreamEntry)]
-        for start in range(0, len(held), _CHUNK_SIZE):
-            chunk = held[start : start + _CHUNK_SIZE]
-            asked = await drive.execute(
-                consumer_group.cancel_requested_at(desk.keys, [each.job.id for each in chunk])
+        entries = [entry for entry in state.in_flight.values() if isinstance(entry, StreamEntry)]
+        for start in range(0, len(entries), _CHUNK_SIZE):
+            chunk = entries[start : start + _CHUNK_SIZE]
+            requested_at = await client.execute(
+                consumer_group.cancel_requested_at(state.keys, [entry.job.id for entry in chunk])
             )
-            for entry, asked_ms in zip(chunk, asked, strict=True):
-                if asked_ms >= entry.job.created_at_ms:
+            for entry, requested_ms in zip(chunk, requested_at, strict=True):
+                if requested_ms >= entry.job.created_at_ms:
                     self._cancel(entry)
 
     def _cancel(self, entry: StreamEntry) -> None:
-        desk = self._state
-        run = desk.running.get(entry.id)
+        state = self._state
+        run = state.running.get(entry.id)
         if run is None:
-            if entry.id in desk.in_flight:  # else it was settled while we asked
-                desk.cancelled_ids.add(entry.id)
+            # Otherwise it was acked while the server replied.
+            if entry.id in state.in_flight:
+                state.cancelled_ids.add(entry.id)
         elif not run.cancelled:
             run.cancelled = True
             if run.interrupt is not None:
                 run.interrupt()
 
     async def _remove_idle_consumers(self) -> None:
-        desk = self._state
-        silent_ms = int(desk.config.consumer_idle_ttl.total_seconds() * 1000)
-        op = consumer_group.remove_idle_consumers(desk.keys, desk.group, silent_ms)
-        desk.metrics.counts["swept"] += await desk.queue.client.execute(op)
+        state = self._state
+        command = consumer_group.remove_idle_consumers(
+            state.keys, state.group, to_ms(state.config.consumer_idle_ttl)
+        )
+        removed = await state.queue.client.execute(command)
+        state.metrics.counts["idle_consumers_removed"] += removed

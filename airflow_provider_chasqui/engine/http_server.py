@@ -1,7 +1,8 @@
-"""The endpoint that watches of a worker ask: /metrics, /healthz and /readyz.
+"""The HTTP server of a worker: /metrics for Prometheus, /healthz and /readyz for probes.
 
-endpoint = MetricsServer(PrometheusCollector(lambda: [consumer.metrics] if consumer.metrics else []), port=9100)
-endpoint.start()
+collector = PrometheusCollector(lambda: [consumer.metrics] if consumer.metrics else [])
+server = MetricsServer(collector, port=9100)
+server.start()
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from airflow_provider_chasqui.engine.prometheus import PrometheusCollector
 
 @dataclass(frozen=True, slots=True)
 class HealthStatus:
-    """How a worker is.
+    """Health of a worker.
 
-    `alive` false asks for a restart: something hangs. `ready` false only says that no work is
-    taken at the moment: it starts, it drains, or the server is away.
+    :param alive: False if the worker hangs and should be restarted (/healthz).
+    :param ready: False if the worker takes no jobs now, because it starts or stops or
+        because the server is unreachable (/readyz).
+    :param details: further fields of the JSON response.
     """
 
     alive: bool = True
@@ -32,7 +35,16 @@ class HealthStatus:
 
 
 class MetricsServer:
-    """An HTTP server in a thread of its own, so that it answers also when the loop is stuck."""
+    """An HTTP server in its own thread, so that it responds even if the event loop is blocked.
+
+    :param metrics_collector: the source of /metrics.
+    :param health: returns the current health; always healthy by default.
+    :param host: the address to listen on; all IPv4 addresses by default.
+    :param port: the port; 0 for any free port.
+    :param extra_collectors: further Prometheus collectors to export.
+    :raises MissingDependency: if prometheus-client is not installed.
+    :raises InvalidArgument: if the server cannot listen on the address.
+    """
 
     def __init__(
         self,
@@ -47,17 +59,20 @@ class MetricsServer:
             from prometheus_client import CollectorRegistry
         except ImportError as cause:
             raise MissingDependency(
-                "metrics need prometheus-client: pip install 'airflow-provider-chasqui[metrics]'"
+                "the metrics server needs prometheus-client; run "
+                "pip install 'airflow-provider-chasqui[metrics]'"
             ) from cause
         registry = CollectorRegistry()
         for collector in (metrics_collector, *extra_collectors):
             registry.register(collector)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        kind = type("_HttpServer", (_HttpServer,), {"address_family": family})
+        server_class = type("_HttpServer", (_HttpServer,), {"address_family": family})
         try:
-            self._server: _HttpServer = kind((host, port), _RequestHandler)
+            self._server: _HttpServer = server_class((host, port), _RequestHandler)
         except (OSError, OverflowError) as cause:
-            raise InvalidArgument(f"cannot serve metrics at {host}:{port}: {cause}") from cause
+            raise InvalidArgument(
+                f"cannot serve metrics at {host}:{port}: {cause}; choose another address"
+            ) from cause
         self._server.registry = registry
         self._server.health = health
         self._thread = threading.Thread(
@@ -66,14 +81,15 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port, also where 0 was asked for."""
+        """The port that the server listens on, also if 0 was given."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:
+        """Start the server's thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server and close its socket."""
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
@@ -89,27 +105,27 @@ class _RequestHandler(BaseHTTPRequestHandler):
     server: _HttpServer
     server_version = "chasqui"
     sys_version = ""
-    timeout = 10  # a caller that says nothing holds no thread for long
+    timeout = 10  # a client that sends nothing must not hold a thread
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._send_metrics()
         elif path in ("/healthz", "/readyz"):
-            standing = self.server.health()
-            fine = standing.alive if path == "/healthz" else standing.ready
-            body = {"status": "ok" if fine else "failing", **standing.details}
-            self._respond(200 if fine else 503, "application/json", json.dumps(body).encode())
+            health = self.server.health()
+            healthy = health.alive if path == "/healthz" else health.ready
+            body = {"status": "ok" if healthy else "failing", **health.details}
+            self._respond(200 if healthy else 503, "application/json", json.dumps(body).encode())
         else:
-            self._respond(404, "text/plain", b"there are /metrics, /healthz and /readyz\n")
+            self._respond(404, "text/plain", b"not found; use /metrics, /healthz or /readyz\n")
 
     do_HEAD = do_GET
 
     def _send_metrics(self) -> None:
         from prometheus_client.exposition import choose_encoder
 
-        encode, kind = choose_encoder(self.headers.get("Accept") or "")
-        self._respond(200, kind, encode(self.server.registry))
+        encode, content_type = choose_encoder(self.headers.get("Accept") or "")
+        self._respond(200, content_type, encode(self.server.registry))
 
     def _respond(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)
@@ -121,4 +137,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a scrape every few seconds is no news."""
+        """Log nothing, because scrapes and probes arrive every few seconds."""

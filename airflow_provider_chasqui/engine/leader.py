@@ -1,4 +1,7 @@
-"""One leader at a time, by the wire's own lock, so that mixed fleets agree on it."""
+"""Leader election for the promoter and the scheduler.
+
+The locks are ChasquiMQ's own keys, so workers of both implementations elect one leader together.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,14 @@ _SECOND = timedelta(seconds=1)
 
 
 class LeaderLock:
-    """The lead of one lock, and the work of who has it."""
+    """A leader lock with a TTL, and the loop of the component that it protects.
+
+    :param state: the consumer's state.
+    :param component: the name of the component, for log lines.
+    :param lock_key: the key of the lock.
+    :param owner: the value of the lock while this process is the leader.
+    :param ttl: how long the lock is valid without being renewed.
+    """
 
     def __init__(
         self, state: ConsumerState, component: str, lock_key: str, owner: str, ttl: timedelta
@@ -32,40 +42,47 @@ class LeaderLock:
         self._backoff = ErrorBackoff(component, state.sleep_unless_stopping)
 
     async def run(self, tick: Callable[[], Awaitable[float]]) -> None:
-        """Take turns until the consumer stops; each returns how long to wait for the next."""
+        """Call `tick` until the consumer stops, then release the lock.
+
+        :param tick: one round of the component; returns the seconds to wait before the next.
+        """
         try:
-            wait = 0.0
+            wait_s = 0.0
             while (
-                await self._state.sleep_unless_stopping(wait)
-                if wait
+                await self._state.sleep_unless_stopping(wait_s)
+                if wait_s
                 else not self._state.stopping.is_set()
             ):
                 try:
-                    wait = await tick()
+                    wait_s = await tick()
                     self._backoff.reset()
                 except ChasquiError as error:
                     self._valid_until = 0.0
-                    wait = 0.001
+                    wait_s = 0.001
                     await self._backoff.record_and_sleep(error)
         finally:
             await self._release()
 
     async def acquire(self, cache_for: float = 0.0) -> bool:
-        """Take or keep the lead; not asked again for so many seconds after a yes."""
+        """Acquire or renew the lock.
+
+        :param cache_for: the seconds during which a success is returned again without a command.
+        :return: whether this process is the leader.
+        """
         if time.monotonic() < self._valid_until:
             return True
         self._acquire_attempted = True
-        op = consumer_group.acquire_leader_lock(self._lock_key, self._owner, self._ttl_s)
-        leading = await self._state.queue.client.execute(op)
-        counts = self._state.metrics.counts
-        counts["lock_acquired" if leading else "lock_lost"] += 1
-        if leading:
+        command = consumer_group.acquire_leader_lock(self._lock_key, self._owner, self._ttl_s)
+        acquired = await self._state.queue.client.execute(command)
+        self._state.metrics.counts["lock_acquired" if acquired else "lock_lost"] += 1
+        if acquired:
             self._valid_until = time.monotonic() + min(cache_for, self._ttl_s / 3)
-        return leading
+        return acquired
 
     async def _release(self) -> None:
-        """Let the next one lead at once; if the server is away, the lock runs out by itself."""
-        # Also when the last answer was no or never came: what is not ours is not given up.
+        """Release the lock so that the next leader starts at once; it expires if this fails."""
+        # Always sent, because the reply to the last acquire may be lost. The command does nothing
+        # if another process owns the lock.
         if self._acquire_attempted:
             with suppress(ChasquiError, TimeoutError):
                 async with asyncio.timeout(_RELEASE_TIMEOUT_S):

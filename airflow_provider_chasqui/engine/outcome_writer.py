@@ -1,10 +1,9 @@
-"""Every outcome leaves through one pipeline: settle, park, bury, hand back, then tell.
+"""The outcome writer: writes acks, results, retries, dead letters, requeues and events.
 
-One part instead of an acker and a relocator: a flush takes all that has gathered while the last
-one was under way, so batches grow with load and there is no timer; and since events follow the
-acks on the same connection, whoever reads `completed` finds the result and the batch bit.
-
-Outcomes of one kind on their way to the server.
+All outcomes leave through one pipeline. A flush takes everything that was buffered while the last
+flush was in progress, so batches grow with the load and no timer is needed. Events follow the acks
+on the same connection, so a program that reads `completed` can already read the result and the
+batch state.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 
 _MAX_BUFFERED_EVENTS = 50_000
 _SECOND = timedelta(seconds=1)
-# Redis takes 512 MB, and a reply of that size helps nobody.
+# Redis allows 512 MB, but a reply of that size would block its reader.
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 T = TypeVar("T")
@@ -43,7 +42,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class RescheduledEntry:
-    """An entry that goes back to the delayed set; after a failure, or because it wished so."""
+    """An entry that is moved to the delayed set, after a failure or because the handler snoozed.
+
+    :param row: the entry id, when it is due (ms since the epoch) and the member to write.
+    :param job_name: the name of the job.
+    :param failed: whether the attempt failed.
+    :param event: the fields of the event to emit once the entry is moved.
+    """
 
     row: tuple[str, int, bytes]
     job_name: str
@@ -52,10 +57,14 @@ class RescheduledEntry:
 
 
 class WriteBuffer(Generic[T]):
-    """Outcomes that become operations chunk by chunk.
+    """Outcomes of one kind, written in chunks.
 
-    One that is refused (out of memory, say) rests for a while, so that the others go on at full
-    speed.
+    After an error, for example out of memory, only this buffer waits before the next attempt.
+
+    :param label: the kind of outcome, for log lines.
+    :param build_command: returns the command for a chunk.
+    :param on_success: called with a chunk and the reply to its command.
+    :param item_size: returns the size of an item in bytes; None if all items are small.
     """
 
     def __init__(
@@ -71,9 +80,10 @@ class WriteBuffer(Generic[T]):
         self.retry_at = 0.0
         self._on_success = on_success
         self._item_size = item_size
-        self._backoff = ErrorBackoff(f"settling {label}")
+        self._backoff = ErrorBackoff(f"outcome writer ({label})")
 
     def take_chunks(self) -> list[list[T]]:
+        """Remove all items and return them in chunks."""
         items, self.items = self.items, []
         self.in_progress += len(items)
         if self._item_size is not None:
@@ -81,16 +91,19 @@ class WriteBuffer(Generic[T]):
         return [items[i : i + MAX_CHUNK_JOBS] for i in range(0, len(items), MAX_CHUNK_JOBS)]
 
     def handle_success(self, chunk: list[T], reply: Any) -> None:
+        """Record that a chunk was written."""
         self.in_progress -= len(chunk)
         self._backoff.reset()
         if self._on_success is not None:
             self._on_success(chunk, reply)
 
     def handle_error(self, chunk: list[T], error: ChasquiError) -> None:
+        """Put back a chunk that the server refused, and wait before the next attempt."""
         self.restore(chunk)
         self.retry_at = time.monotonic() + self._backoff.record(error)
 
     def restore(self, chunk: list[T]) -> None:
+        """Put back a chunk that was not written."""
         self.in_progress -= len(chunk)
         self.items[:0] = chunk
 
@@ -99,7 +112,7 @@ PendingWrites = list[tuple[AnyCommand[Any], WriteBuffer[Any], list[Any]]]
 
 
 class OutcomeWriter:
-    """Takes outcomes from the workers and carries them to the server until it has them."""
+    """Buffers outcomes of the executors and writes them until the server has accepted them."""
 
     def __init__(self, state: ConsumerState):
         self._state = state
@@ -111,89 +124,113 @@ class OutcomeWriter:
             "acks", lambda ids: consumer_group.ack(keys, group, ids), self._on_acked
         )
         self._completions = WriteBuffer[Completion](
-            "results", lambda each: consumer_group.ack_with_results(keys, group, each), self._on_completed,
-            lambda settled: len(settled.result or b""),
-        )  # fmt: skip
+            "results",
+            lambda completions: consumer_group.ack_with_results(keys, group, completions),
+            self._on_completed,
+            lambda completion: len(completion.result or b""),
+        )
         self._rescheduled = WriteBuffer[RescheduledEntry](
             "retries",
-            lambda each: consumer_group.schedule_retries(keys, group, state.consumer_id, [p.row for p in each]),
-            self._on_rescheduled, lambda parked: len(parked.row[2]),
-        )  # fmt: skip
-        kept = config.max_dead_letters or 0
+            lambda entries: consumer_group.schedule_retries(
+                keys, group, state.consumer_id, [entry.row for entry in entries]
+            ),
+            self._on_rescheduled,
+            lambda entry: len(entry.row[2]),
+        )
+        max_dead_letters = config.max_dead_letters or 0
         self._dead_letters = WriteBuffer[tuple[NewDeadLetter, int]](
-            "letters",
-            lambda each: consumer_group.move_to_dlq(keys, group, [burial for burial, _ in each], kept),
-            self._on_dead_lettered, lambda burial: len(burial[0].envelope),
-        )  # fmt: skip
+            "dead letters",
+            lambda items: consumer_group.move_to_dlq(
+                keys, group, [dead_letter for dead_letter, _ in items], max_dead_letters
+            ),
+            self._on_dead_lettered,
+            lambda item: len(item[0].envelope),
+        )
         self._requeues = WriteBuffer[tuple[str, bytes, bytes]](
-            "entries handed back", lambda each: consumer_group.requeue(keys, group, state.consumer_id, each),
-            self._on_requeued, lambda entry: len(entry[1]),
-        )  # fmt: skip
+            "requeues",
+            lambda rows: consumer_group.requeue(keys, group, state.consumer_id, rows),
+            self._on_requeued,
+            lambda row: len(row[1]),
+        )
         self._cleared_cancels = WriteBuffer[str](
             "cancellations", lambda ids: consumer_group.clear_cancel_requests(keys, ids)
         )
         self._progress = WriteBuffer[tuple[str, bytes]](
-            "progress", lambda each: inspect.save_progress(keys, dict(each)),
-            item_size=lambda said: len(said[1]),
-        )  # fmt: skip
+            "progress",
+            lambda values: inspect.save_progress(keys, dict(values)),
+            item_size=lambda item: len(item[1]),
+        )
         self._events = WriteBuffer[EncodedEvent](
-            "events", lambda events: emit_encoded(keys, events, config.max_events),
-        )  # fmt: skip
+            "events", lambda events: emit_encoded(keys, events, config.max_events)
+        )
         self._entry_buffers: tuple[WriteBuffer[Any], ...] = (
-            self._acks, self._completions, self._rescheduled, self._dead_letters, self._requeues,
-        )  # fmt: skip
-        # Events last: they tell of what the others did.
+            self._acks,
+            self._completions,
+            self._rescheduled,
+            self._dead_letters,
+            self._requeues,
+        )
+        # Events last, because they announce what the other commands did.
         self._buffers: tuple[WriteBuffer[Any], ...] = (
-            *self._entry_buffers, self._cleared_cancels, self._progress, self._events,
-        )  # fmt: skip
+            *self._entry_buffers,
+            self._cleared_cancels,
+            self._progress,
+            self._events,
+        )
         self._wake = asyncio.Event()
         self._closing = False
-        self._backoff = ErrorBackoff("settling")
+        self._backoff = ErrorBackoff("outcome writer")
 
     @property
     def unwritten(self) -> int:
-        """How many entries the server does not know the outcome of yet."""
-        return sum(len(box.items) + box.in_progress for box in self._entry_buffers)
+        """The number of entries whose outcome is not on the server yet."""
+        return sum(len(buffer.items) + buffer.in_progress for buffer in self._entry_buffers)
 
     def complete(self, entry: StreamEntry, value: Any) -> None:
-        """The job ended well."""
+        """Complete a job: ack its entry, store its result and update its batch."""
         job_id = entry.job.id
         result = None
         if value is not None and self._state.config.store_results:
             result = _encode_result(value)
-        place = parse_batch_job_id(job_id)
-        if place is not None:
-            self._state.metrics.counts["batch_bits"] += 1
+        position = parse_batch_job_id(job_id)
+        if position is not None:
+            self._state.metrics.counts["batch_jobs_completed"] += 1
         elif result is None:
             self._acks.items.append(entry.id)
             self._wake.set()
             return
-        settled = Completion(entry.id, job_id, result, self._result_ttl_s, position=place)
-        self._completions.items.append(settled)
+        completion = Completion(entry.id, job_id, result, self._result_ttl_s, position=position)
+        self._completions.items.append(completion)
         self._wake.set()
 
     def complete_many(self, entries: Iterable[tuple[StreamEntry, Any]]) -> None:
-        """The same for many. Most are of no batch and have no result: those take the short way."""
-        plain = self._acks.items
+        """Complete several jobs. A job without a batch and without a result needs only an ack."""
+        acks = self._acks.items
         for entry, value in entries:
             if value is None and not entry.job.id.startswith(BATCH_PREFIX):
-                plain.append(entry.id)
+                acks.append(entry.id)
             else:
                 self.complete(entry, value)
         self._wake.set()
 
     def ack_cancelled(self, entry: StreamEntry) -> None:
-        """The job was cancelled: it leaves no letter, but its batch counts it as dead."""
+        """Ack a cancelled job. It leaves no dead letter, but its batch counts it as dead."""
         self._completions.items.append(Completion(entry.id, entry.job.id, dead=True))
         self._wake.set()
 
     def reschedule(self, entry: StreamEntry, attempt: int, delay_ms: int, failed: bool) -> None:
-        """The job runs again later, with the given attempt number."""
+        """Run a job again later.
+
+        :param entry: the entry.
+        :param attempt: the new value of `job.attempt`.
+        :param delay_ms: how long to wait.
+        :param failed: whether this attempt failed; if so, `retry-scheduled` is emitted.
+        """
         job, now_ms = entry.job, self._state.clock()
         member = encode_delayed_member(job.name.encode(), encode_job(job, attempt=attempt))
-        parked = RescheduledEntry((entry.id, now_ms + delay_ms, member), job.name, failed)
+        rescheduled = RescheduledEntry((entry.id, now_ms + delay_ms, member), job.name, failed)
         if failed and self.events_enabled:
-            parked.event = event_fields(
+            rescheduled.event = event_fields(
                 "retry-scheduled",
                 job.id,
                 now_ms,
@@ -201,26 +238,27 @@ class OutcomeWriter:
                 attempt=attempt + 1,
                 backoff_ms=delay_ms,
             )
-        self._rescheduled.items.append(parked)
+        self._rescheduled.items.append(rescheduled)
         self._wake.set()
 
     def dead_letter(self, dead_letter: NewDeadLetter, attempt: int) -> None:
-        """The job is dead; `attempt` is what its event says."""
+        """Move a job to the dead-letter queue; `attempt` is the number in the `dlq` event."""
         self._dead_letters.items.append((dead_letter, attempt))
         self._wake.set()
 
     def requeue(self, entry: StreamEntry, attempt: int) -> None:
-        """Hand the entry back, for another consumer to run at once."""
+        """Put an entry back into the queue, with `attempt` as the new `job.attempt`."""
         job = entry.job
         self._requeues.items.append((entry.id, encode_job(job, attempt=attempt), job.name.encode()))
         self._wake.set()
 
     def emit(self, fields: Sequence[str | int]) -> None:
-        """Write an event with the next flush."""
+        """Write an event with the next flush, unless events are disabled."""
         if self.events_enabled:
             self.emit_encoded(encode_event(fields))
 
     def emit_encoded(self, *events: EncodedEvent) -> None:
+        """Write encoded events; drop them if too many are buffered. Ignores `events_enabled`."""
         if len(self._events.items) >= _MAX_BUFFERED_EVENTS:
             self._state.metrics.counts["events_dropped"] += len(events)
             return
@@ -228,41 +266,44 @@ class OutcomeWriter:
         self._wake.set()
 
     def report_progress(self, job_id: str, value: bytes) -> None:
+        """Store the progress of a job."""
         self._progress.items.append((job_id, value))
         self._wake.set()
 
     def close(self) -> None:
-        """Let `run` end once everything is on the server."""
+        """Let `run` return once everything is on the server."""
         self._closing = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Flush whenever there is something, until closed and empty."""
-        while not self._closing or any(box.items for box in self._buffers):
+        """Flush whenever something is buffered, until closed and empty."""
+        while not self._closing or any(buffer.items for buffer in self._buffers):
             await self._wait_for_work()
             self._wake.clear()
-            await asyncio.sleep(0)  # what is about to finish in this turn of the loop comes along
+            await asyncio.sleep(0)  # let handlers that are about to finish join this flush
             await self.flush()
 
     async def _wait_for_work(self) -> None:
-        """Return when there is something new, or when a box has rested enough."""
-        rests = [box.retry_at for box in self._buffers if box.items]
-        left = max(0.0, min(rests) - time.monotonic()) if rests else None
+        """Return when something new is buffered or when a failed buffer may be retried."""
+        retry_times = [buffer.retry_at for buffer in self._buffers if buffer.items]
+        timeout = max(0.0, min(retry_times) - time.monotonic()) if retry_times else None
         with suppress(TimeoutError):
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(timeout):
                 await self._wake.wait()
 
     async def flush(self) -> None:
-        """Bring everything to the server that it does not refuse at the moment."""
-        while work := self._take_pending():
-            answers: Sequence[Any] | None = None
+        """Write everything except buffers that wait after an error; retry lost connections."""
+        while writes := self._take_pending():
+            replies: Sequence[Any] | None = None
             try:
-                answers = await self._client.pipeline_with_errors([op for op, _, _ in work])
+                replies = await self._client.pipeline_with_errors(
+                    [command for command, _, _ in writes]
+                )
             except ChasquiError as error:
                 failure = error
             finally:
-                self._apply_replies(work, answers)
-            if answers is None:
+                self._apply_replies(writes, replies)
+            if replies is None:
                 await self._backoff.record_and_sleep(failure)
             else:
                 self._backoff.reset()
@@ -270,65 +311,85 @@ class OutcomeWriter:
     def _take_pending(self) -> PendingWrites:
         now = time.monotonic()
         return [
-            (box.build_command(chunk), box, chunk)
-            for box in self._buffers
-            if box.items and box.retry_at <= now
-            for chunk in box.take_chunks()
+            (buffer.build_command(chunk), buffer, chunk)
+            for buffer in self._buffers
+            if buffer.items and buffer.retry_at <= now
+            for chunk in buffer.take_chunks()
         ]
 
     def _apply_replies(self, writes: PendingWrites, replies: Sequence[Any] | None) -> None:
-        # What goes back keeps its order, so the last chunk goes first.
-        for i, (_, box, chunk) in reversed(list(enumerate(writes))):
+        # Chunks are put back at the front of their buffer, so the last one goes first.
+        for i, (_, buffer, chunk) in reversed(list(enumerate(writes))):
             if replies is None:
-                box.restore(chunk)
+                buffer.restore(chunk)
             elif isinstance(replies[i], ChasquiError):
-                box.handle_error(chunk, replies[i])
-        for (_, box, chunk), answer in zip(writes, replies or [], strict=False):
-            if not isinstance(answer, ChasquiError):
-                box.handle_success(chunk, answer)
+                buffer.handle_error(chunk, replies[i])
+        for (_, buffer, chunk), reply in zip(writes, replies or [], strict=False):
+            if not isinstance(reply, ChasquiError):
+                buffer.handle_success(chunk, reply)
 
     def _on_acked(self, entry_ids: Sequence[str], flags: Sequence[bool]) -> None:
         counts = self._state.metrics.counts
-        won = sum(flags)
-        counts["settled"] += won
-        counts["already_acked"] += len(flags) - won
+        acked = sum(flags)
+        counts["acked"] += acked
+        counts["already_acked"] += len(flags) - acked
         self._state.mark_acked(entry_ids)
 
     def _on_completed(self, completions: list[Completion], flags: list[bool]) -> None:
-        self._on_acked([each.entry_id for each in completions], flags)
-        # Forgotten only now: the mark must outlive a crash before the settlement.
-        self._cleared_cancels.items += [each.job_id for each in completions if each.dead]
+        self._on_acked([completion.entry_id for completion in completions], flags)
+        # Only after the ack: the cancel request must outlive a crash before it.
+        self._cleared_cancels.items += [
+            completion.job_id for completion in completions if completion.dead
+        ]
 
     def _on_rescheduled(self, rescheduled: list[RescheduledEntry], flags: list[bool]) -> None:
-        self._on_acked([each.row[0] for each in rescheduled], flags)
-        again = [each for each, won in zip(rescheduled, flags, strict=True) if won and each.failed]
-        for name, count in Counter(each.job_name for each in again).items():
+        self._on_acked([entry.row[0] for entry in rescheduled], flags)
+        retries = [
+            entry for entry, owned in zip(rescheduled, flags, strict=True) if owned and entry.failed
+        ]
+        for name, count in Counter(entry.job_name for entry in retries).items():
             self._state.metrics.retried[name] += count
         if self.events_enabled:
-            self.emit_encoded(*[encode_event(each.event) for each in again if each.event])
+            self.emit_encoded(*[encode_event(entry.event) for entry in retries if entry.event])
 
     def _on_dead_lettered(
         self, dead_letters: list[tuple[NewDeadLetter, int]], flags: list[bool]
     ) -> None:
-        self._on_acked([each.entry_id for each, _ in dead_letters], flags)
-        for (each, attempt), won in zip(dead_letters, flags, strict=True):
-            if won:
-                self._state.metrics.dead_lettered[each.reason, each.job_name] += 1
-                now_ms = self._state.clock()
-                extras = {"attempt": attempt, "reason": each.reason}
-                self.emit(event_fields("dlq", each.job_id, now_ms, each.job_name, **extras))
+        self._on_acked([dead_letter.entry_id for dead_letter, _ in dead_letters], flags)
+        for (dead_letter, attempt), owned in zip(dead_letters, flags, strict=True):
+            if owned:
+                job_name, reason = dead_letter.job_name, dead_letter.reason
+                self._state.metrics.dead_lettered[reason, job_name] += 1
+                self.emit(
+                    event_fields(
+                        "dlq",
+                        dead_letter.job_id,
+                        self._state.clock(),
+                        job_name,
+                        attempt=attempt,
+                        reason=reason,
+                    )
+                )
 
     def _on_requeued(self, requeued: list[tuple[str, bytes, bytes]], flags: list[bool]) -> None:
-        self._on_acked([each[0] for each in requeued], flags)
-        self._state.metrics.counts["released"] += sum(flags)
+        self._on_acked([entry_id for entry_id, _, _ in requeued], flags)
+        self._state.metrics.counts["requeued"] += sum(flags)
 
 
 def _encode_result(value: Any) -> bytes:
-    """The job is done whatever it returned: what cannot be kept is replaced by the reason."""
+    """Return a result as MessagePack, or the reason why it cannot be stored.
+
+    The job is completed in both cases.
+    """
     try:
         result = encode_payload(value)
     except EncodeError as error:
         return encode_payload({"chasqui_error": str(error)})
     if len(result) > _MAX_RESULT_BYTES:
-        return encode_payload({"chasqui_error": f"the result has {len(result)} bytes, too many"})
+        return encode_payload(
+            {
+                "chasqui_error": f"the result has {len(result)} bytes; "
+                f"at most {_MAX_RESULT_BYTES} are stored"
+            }
+        )
     return result

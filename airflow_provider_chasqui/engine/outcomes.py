@@ -1,8 +1,11 @@
-"""What follows from how a run ended: done, run again, or dead; and what is told of it."""
+"""Outcomes of runs: decides between completion, retry and dead letter, and emits the events.
+
+`OutcomeHandler.retry_or_dead_letter` is the retry decision. The delay before the next attempt
+comes from `core/retry.py`. The decisions are written to the server by `engine/outcome_writer.py`.
+"""
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Sequence
@@ -20,15 +23,15 @@ from airflow_provider_chasqui.core.event import (
 )
 from airflow_provider_chasqui.core.job import InvalidEntry, StreamEntry
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
+from airflow_provider_chasqui.engine.backoff import log
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 
-log = logging.getLogger("chasqui")
-
-# Entry, what the handler returned or raised, when it began and when it ended (perf_counter).
+# A run that finished without suspending: the entry, what the handler returned or raised, and when
+# it started and finished (perf_counter).
 InlineRun = tuple[StreamEntry, Any, float, float]
-# What a handler returns to have its job run again.
+# Values that a handler returns to run its job again.
 RESCHEDULE_TYPES = (Snooze, Retry)
 
 _MAX_ERROR_LENGTH = 2000
@@ -36,10 +39,11 @@ _MS = timedelta(milliseconds=1)
 
 
 class OutcomeHandler:
-    """Judges runs by the budget and hands the outcome to the settler.
+    """Turns the end of a run into an outcome and passes it to the outcome writer.
 
-    A job's attempt counts every run that was started: failed ones are in the envelope, crashed
-    ones in the delivery count of its entry, and the reader adds the two.
+    `job.attempt` is the number of attempts before this run. It counts every run that was started:
+    failed runs are counted in the envelope, crashed runs in the delivery count of the entry, and
+    the reader adds the two. Events, logs and dead letters count from 1 (`job.attempt + 1`).
     """
 
     def __init__(self, state: ConsumerState, writer: OutcomeWriter):
@@ -48,7 +52,7 @@ class OutcomeHandler:
         self._retry = state.config.retry
 
     def run_started(self, run: Run) -> None:
-        """A run starts."""
+        """Record that a handler was started and emit `active`."""
         self._state.run_started(run)
         if not self._writer.events_enabled:
             return
@@ -56,28 +60,8 @@ class OutcomeHandler:
         event = encode_active(job.id, self._state.clock(), job.name, job.attempt + 1)
         self._writer.emit_encoded(event)
 
-    def inline_runs_returned(self, runs: Sequence[InlineRun]) -> None:
-        """Handlers returned a result without ever waiting.
-
-        They are judged together, and the begin of each is told with its end: the dearest part of
-        such a run was to write down, one by one, what became of it.
-        """
-        desk, settler = self._state, self._writer
-        self._record_metrics(runs, ok=True)
-        settler.complete_many([(entry, value) for entry, value, _, _ in runs])
-        if not settler.events_enabled:
-            return
-        now_ms, now = desk.clock(), time.perf_counter()
-        settler.emit_encoded(*[
-            encode_run_events(
-                (job := entry.job).id, job.name, job.attempt + 1,
-                now_ms - int((now - ended) * 1e3), int((ended - started) * 1e6),
-            )
-            for entry, _, started, ended in runs
-        ])  # fmt: skip
-
     def run_returned(self, run: Run, value: Any) -> None:
-        """The handler returned."""
+        """Complete the job, or run it again if the handler returned `Snooze` or `Retry`."""
         if isinstance(value, Snooze):
             self._finish(run)
             attempt = run.entry.job.attempt
@@ -85,42 +69,57 @@ class OutcomeHandler:
         elif isinstance(value, Retry):
             seconds = self._finish(run)
             self._state.metrics.record_run(run.entry.job.name, seconds, ok=False)
-            self._fail(run.entry, seconds, value.reason, value.reason, value.delay // _MS)
+            self.retry_or_dead_letter(
+                run.entry, seconds, value.reason, value.reason, value.delay // _MS
+            )
         else:
             self._complete(run, value)
 
     def run_raised(self, run: Run, error: BaseException) -> None:
-        """The handler raised."""
+        """Retry or dead-letter the job of a handler that raised."""
         seconds = self._finish(run)
         self._state.metrics.record_run(run.entry.job.name, seconds, ok=False)
         self._handle_exception(run.entry, seconds, error)
 
+    def inline_runs_returned(self, runs: Sequence[InlineRun]) -> None:
+        """Complete the jobs of handlers that returned without suspending.
+
+        Their outcomes are recorded together, and `active` and `completed` are emitted together,
+        because recording them one by one dominates the cost of short jobs; see
+        docs/performance.md.
+        """
+        state, writer = self._state, self._writer
+        self._record_metrics(runs, ok=True)
+        writer.complete_many([(entry, value) for entry, value, _, _ in runs])
+        if not writer.events_enabled:
+            return
+        now_ms, now = state.clock(), time.perf_counter()
+        writer.emit_encoded(
+            *[
+                encode_run_events(
+                    (job := entry.job).id,
+                    job.name,
+                    job.attempt + 1,
+                    now_ms - int((now - finished) * 1e3),
+                    int((finished - started) * 1e6),
+                )
+                for entry, _, started, finished in runs
+            ]
+        )
+
     def inline_runs_raised(self, runs: Sequence[InlineRun]) -> None:
-        """Handlers raised without ever having waited."""
+        """Retry or dead-letter the jobs of handlers that raised without suspending."""
         self._record_metrics(runs, ok=False)
-        for entry, error, started, ended in runs:
-            seconds = ended - started
+        for entry, error, started, finished in runs:
+            seconds = finished - started
             if self._writer.events_enabled:
-                job, began_ms = entry.job, self._state.clock() - int(seconds * 1e3)
-                event = encode_active(job.id, began_ms, job.name, job.attempt + 1)
+                job, started_ms = entry.job, self._state.clock() - int(seconds * 1e3)
+                event = encode_active(job.id, started_ms, job.name, job.attempt + 1)
                 self._writer.emit_encoded(event)
             self._handle_exception(entry, seconds, error)
 
-    def _record_metrics(self, runs: Sequence[InlineRun], *, ok: bool) -> None:
-        spans: dict[str, list[float]] = {}
-        for entry, _, started, ended in runs:
-            spans.setdefault(entry.job.name, []).append(ended - started)
-        for name, seconds in spans.items():
-            self._state.metrics.record_runs(name, seconds, ok)
-            self._state.run_finished(sum(seconds), len(seconds))
-
-    def _handle_exception(self, entry: StreamEntry, seconds: float, error: BaseException) -> None:
-        said = error.message if isinstance(error, DecodeError) else _safe_str(error)
-        verdict = "unrecoverable" if isinstance(error, Unrecoverable) else ""
-        self._fail(entry, seconds, said, f"{type(error).__name__}: {said}", None, verdict)
-
     def run_cancelled(self, run: Run) -> None:
-        """The job was cancelled while it ran or before it began."""
+        """Ack a job that was cancelled before or during its run, and emit `failed` and `dlq`."""
         entry, job = run.entry, run.entry.job
         self._finish(run)
         self._writer.ack_cancelled(entry)
@@ -129,36 +128,104 @@ class OutcomeHandler:
             extras = {"attempt": attempt, "reason": "cancelled"}
             self._writer.emit(event_fields(name, job.id, now_ms, job.name, **extras))
 
-    def entry_discarded(self, entry: StreamEntry) -> None:
-        """The entry was lost or cancelled while it waited for a worker."""
-        if entry.id in self._state.cancelled_ids:
-            self.run_cancelled(Run(entry, None))
-        else:  # it runs elsewhere
-            self._state.run_finished()
-            self._state.mark_acked([entry.id])
-
     def run_interrupted(self, run: Run) -> None:
-        """The run was cut off by the shutdown: hand it back; the run counts."""
+        """Requeue a job that the shutdown interrupted. The run counts as an attempt."""
         self._finish(run)
         self._writer.requeue(run.entry, run.entry.job.attempt + 1)
 
     def entry_not_started(self, entry: StreamEntry) -> None:
-        """The entry was read, but not begun before the shutdown."""
+        """Requeue an entry that was read and not started. It costs no attempt."""
         self._state.run_finished()
         self._writer.requeue(entry, entry.job.attempt)
 
-    def entry_invalid(self, entry: InvalidEntry) -> None:
-        """The entry cannot become a job."""
-        burial = NewDeadLetter(
-            entry.id, entry.raw, entry.job_name, entry.reason, entry.detail,
-            error=entry.detail, attempts=0, failed_at_ms=self._state.clock(),
-        )  # fmt: skip
-        self._writer.dead_letter(burial, entry.previous_deliveries)
+    def entry_discarded(self, entry: StreamEntry) -> None:
+        """Drop an entry that was cancelled or claimed by another worker before it was started."""
+        if entry.id in self._state.cancelled_ids:
+            self.run_cancelled(Run(entry, None))
+        else:
+            self._state.run_finished()
+            self._state.mark_acked([entry.id])
 
-    def retries_exhausted(self, entry: StreamEntry) -> None:
-        """The budget was used up by runs that crashed."""
-        error = "every run the job was allowed crashed its worker or was cut off"
+    def entry_invalid(self, entry: InvalidEntry) -> None:
+        """Dead-letter an entry that cannot be decoded or is too large."""
+        dead_letter = NewDeadLetter(
+            entry.id,
+            entry.raw,
+            entry.job_name,
+            entry.reason,
+            entry.detail,
+            error=entry.detail,
+            attempts=0,
+            failed_at_ms=self._state.clock(),
+        )
+        self._writer.dead_letter(dead_letter, entry.previous_deliveries)
+
+    def crashed_attempts_exhausted(self, entry: StreamEntry) -> None:
+        """Dead-letter a stalled job that has no attempt left."""
+        error = (
+            "no attempt is left: the last worker crashed, lost its connection or was stopped "
+            "while the job ran"
+        )
         self._dead_letter(entry, "retries_exhausted", error, entry.job.attempt)
+
+    def retry_or_dead_letter(
+        self,
+        entry: StreamEntry,
+        seconds: float,
+        reason: str,
+        error: str,
+        delay_ms: int | None = None,
+        dead_reason: str = "",
+    ) -> None:
+        """Decide what follows a failed attempt, and emit `failed`.
+
+        The job is moved to the dead-letter queue if it has no attempt left or if `dead_reason` is
+        given. Otherwise it is scheduled again after `delay_ms`, or after the backoff of the job's
+        retry policy and the worker's defaults (`RetryDefaults.backoff_ms`).
+
+        :param entry: the entry whose run failed.
+        :param seconds: how long the handler ran.
+        :param reason: the error text for the event.
+        :param error: the error text for the dead letter and the log.
+        :param delay_ms: the delay that the handler asked for.
+        :param dead_reason: the reason not to retry, such as `unrecoverable`.
+        """
+        job = entry.job
+        attempts = job.attempt + 1
+        if self._writer.events_enabled:
+            self._writer.emit(
+                event_fields(
+                    "failed",
+                    job.id,
+                    self._state.clock(),
+                    job.name,
+                    attempt=attempts,
+                    reason=reason[:_MAX_ERROR_LENGTH],
+                    duration_us=int(seconds * 1e6),
+                )
+            )
+        if dead_reason or attempts >= self._retry.max_attempts_for(job.retry):
+            log.info(
+                "outcomes: job %s (%s) failed in attempt %d and is moved to the dead-letter "
+                "queue: %s",
+                job.id,
+                job.name or "no name",
+                attempts,
+                error,
+            )
+            self._dead_letter(entry, dead_reason or "retries_exhausted", error, attempts)
+            return
+        if delay_ms is None:
+            delay_ms = self._retry.backoff_ms(job.retry, attempts, random.random())
+        self._state.metrics.record_backoff(job.name, delay_ms / 1000)
+        self._writer.reschedule(entry, attempts, delay_ms, failed=True)
+
+    def _handle_exception(self, entry: StreamEntry, seconds: float, error: BaseException) -> None:
+        text = error.message if isinstance(error, DecodeError) else _safe_str(error)
+        dead_reason = "unrecoverable" if isinstance(error, Unrecoverable) else ""
+        self.retry_or_dead_letter(
+            entry, seconds, text, f"{type(error).__name__}: {text}", None, dead_reason
+        )
 
     def _complete(self, run: Run, value: Any) -> None:
         seconds = self._finish(run)
@@ -172,40 +239,30 @@ class OutcomeHandler:
         )
         self._writer.emit_encoded(event)
 
-    def _fail(
-        self, entry: StreamEntry, seconds: float, reason: str, error: str, delay_ms: int | None,
-        dead_reason: str = "",
-    ) -> None:  # fmt: skip
-        job = entry.job
-        if self._writer.events_enabled:
-            self._writer.emit(
-                event_fields(
-                    "failed", job.id, self._state.clock(), job.name,
-                    attempt=job.attempt + 1, reason=reason[:_MAX_ERROR_LENGTH],
-                    duration_us=int(seconds * 1e6),
-                )
-            )  # fmt: skip
-        runs = job.attempt + 1
-        if dead_reason or runs >= self._retry.max_attempts_for(job.retry):
-            often = "1 run" if runs == 1 else f"{runs} runs"
-            log.info("job %s (%s) is dead after %s: %s", job.id, job.name or "-", often, error)
-            self._dead_letter(entry, dead_reason or "retries_exhausted", error, runs)
-            return
-        if delay_ms is None:
-            delay_ms = self._retry.backoff_ms(job.retry, runs, random.random())
-        self._state.metrics.record_backoff(job.name, delay_ms / 1000)
-        self._writer.reschedule(entry, runs, delay_ms, failed=True)
-
     def _dead_letter(self, entry: StreamEntry, reason: str, error: str, attempts: int) -> None:
         job = entry.job
-        burial = NewDeadLetter(
-            entry.id, encode_job(job), job.name, reason,
-            error=error[:_MAX_ERROR_LENGTH], attempts=attempts, failed_at_ms=self._state.clock(),
+        dead_letter = NewDeadLetter(
+            entry.id,
+            encode_job(job),
+            job.name,
+            reason,
+            error=error[:_MAX_ERROR_LENGTH],
+            attempts=attempts,
+            failed_at_ms=self._state.clock(),
             job_id=job.id,
-        )  # fmt: skip
-        self._writer.dead_letter(burial, attempts)
+        )
+        self._writer.dead_letter(dead_letter, attempts)
+
+    def _record_metrics(self, runs: Sequence[InlineRun], *, ok: bool) -> None:
+        durations: dict[str, list[float]] = {}
+        for entry, _, started, finished in runs:
+            durations.setdefault(entry.job.name, []).append(finished - started)
+        for name, seconds in durations.items():
+            self._state.metrics.record_runs(name, seconds, ok)
+            self._state.run_finished(sum(seconds), len(seconds))
 
     def _finish(self, run: Run) -> float:
+        """Remove a run from the running ones; return how many seconds it took."""
         seconds = time.perf_counter() - run.started
         self._state.running.pop(run.entry.id, None)
         self._state.run_finished(seconds)
@@ -213,8 +270,8 @@ class OutcomeHandler:
 
 
 def _safe_str(error: BaseException) -> str:
-    """The text of a handler's error, which may be of a class that cannot say it."""
+    """Return the text of an error, whose class may have a broken `__str__`."""
     try:
         return str(error)
     except Exception:
-        return "(its text cannot be shown)"
+        return "(the error has no readable text)"

@@ -1,4 +1,4 @@
-"""One leading part of the engine by itself: a promoter or a scheduler without a worker."""
+"""A promoter or a scheduler that runs without a worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ class _Service(Protocol):
 
 
 class StandaloneService:
-    """Leads one queue until it is stopped; of several, one works and the others stand by."""
+    """One leader-elected component of a queue. Of several processes, one leads and the rest wait.
+
+    :param queue_name: the queue.
+    :param target: the server.
+    :param config: the settings; those of the promoter or the scheduler must not be None.
+    :param make_service: `make_promoter` or `make_scheduler`.
+    """
 
     def __init__(
         self,
@@ -37,29 +43,31 @@ class StandaloneService:
         self._stop_requested = False
 
     async def run(self) -> None:
-        """Work until stopped."""
+        """Run until stopped. Server errors are logged and retried."""
         async with AsyncQueue(self._queue_name, self._target) as queue:
-            desk = self._state = ConsumerState(queue, self._config)
+            state = self._state = ConsumerState(queue, self._config)
             if self._stop_requested:
                 return
-            settler = OutcomeWriter(desk)
+            writer = OutcomeWriter(state)
             async with asyncio.TaskGroup() as group:
-                group.create_task(settler.run())
-                await self._make_service(desk, settler, self._config).run()
-                settler.close()
+                group.create_task(writer.run())
+                await self._make_service(state, writer, self._config).run()
+                writer.close()
 
     def stop(self) -> None:
-        """Ask it to end, from within its event loop."""
+        """Stop the service. Call it from the event loop that runs it."""
         self._stop_requested = True
         if self._state is not None:
             self._state.stop()
 
 
 def make_promoter(state: ConsumerState, writer: OutcomeWriter, config: ConsumerConfig) -> Any:
+    """Return a promoter, for `StandaloneService`."""
     assert config.promoter is not None
     return Promoter(state, writer, config.promoter)
 
 
 def make_scheduler(state: ConsumerState, _: OutcomeWriter, config: ConsumerConfig) -> Any:
+    """Return a scheduler, for `StandaloneService`."""
     assert config.scheduler is not None
     return Scheduler(state, config.scheduler)

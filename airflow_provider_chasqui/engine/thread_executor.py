@@ -1,7 +1,11 @@
-"""Runs plain functions: threads that take one job after another.
+"""The executor of plain handlers: threads that run one job after another.
 
-A thread hands its news back through one mailbox that the loop empties in bulk; an executor call
-for each job costs a hundred times as much.
+A thread reports to the event loop through one list of callbacks, which the loop runs in bulk. This
+is cheaper than one executor call per job; see docs/performance.md.
+
+A handler that must end (timeout, cancellation, shutdown) is interrupted by an exception that
+CPython raises in its thread between two bytecode instructions (`PyThreadState_SetAsyncExc`), as
+dramatiq does in its TimeLimit middleware. A thread inside a long C call ends only after the call.
 """
 
 from __future__ import annotations
@@ -28,26 +32,26 @@ from airflow_provider_chasqui.engine.outcomes import OutcomeHandler
 
 
 class HandlerInterrupt(BaseException):
-    """Raised by the engine inside a plain handler, between two of its instructions."""
+    """Base of the exceptions that the engine raises in the thread of a plain handler."""
 
 
 class CancelInterrupt(HandlerInterrupt):
-    """The handler's job was cancelled."""
+    """Raised in a handler thread when its job is cancelled."""
 
 
 class TimeoutInterrupt(HandlerInterrupt):
-    """The handler ran for too long."""
+    """Raised in a handler thread when its timeout expires."""
 
 
 class ShutdownInterrupt(HandlerInterrupt):
-    """The worker stops and its patience is over."""
+    """Raised in a handler thread when the shutdown timeout expires."""
 
 
 class ThreadSlot:
-    """One thread and the run it is at.
+    """A thread and its current run.
 
-    The lock keeps an interruption from hitting anything but the run it is meant for: none is sent
-    to a run that has left, and leaving takes back one that was sent and has not struck yet.
+    The lock guarantees that an interrupt reaches only the run it is meant for. A run that has
+    ended gets none, and `end` clears an interrupt that was set and not delivered yet.
     """
 
     def __init__(self) -> None:
@@ -57,15 +61,18 @@ class ThreadSlot:
         self._thread_id = ctypes.c_ulong(threading.get_ident())
 
     def begin(self, run: Run) -> None:
+        """Record the run that the thread starts."""
         self._run = run
 
     def interrupt(self, run: Run, error: type[HandlerInterrupt]) -> None:
+        """Raise an exception in the thread if it is still at this run."""
         with self._lock:
             if self._run is run:
                 self._interrupt_sent = True
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, ctypes.py_object(error))
 
     def end(self) -> None:
+        """Record the end of the run; from now on it cannot be interrupted."""
         with self._lock:
             self._run = None
             if self._interrupt_sent:
@@ -74,7 +81,7 @@ class ThreadSlot:
 
 
 class ThreadExecutor:
-    """Threads for plain handlers, started as they are needed."""
+    """Runs plain handlers in at most `concurrency` threads, started when they are needed."""
 
     def __init__(self, state: ConsumerState, writer: OutcomeWriter, outcomes: OutcomeHandler):
         self._state = state
@@ -91,6 +98,7 @@ class ThreadExecutor:
         self._context = contextvars.copy_context()
 
     def submit(self, items: Sequence[tuple[StreamEntry, Handler]]) -> None:
+        """Run entries with their handlers."""
         self._outstanding += len(items)
         for _ in range(min(self._outstanding, self._state.config.concurrency) - len(self._threads)):
             thread = threading.Thread(target=self._thread_loop, daemon=True, name="chasqui-handler")
@@ -100,43 +108,44 @@ class ThreadExecutor:
             self._entries.put(item)
 
     def take_unstarted(self) -> list[StreamEntry]:
-        """Take out again what no thread has begun."""
-        rest = []
+        """Remove and return the entries that no thread has started."""
+        unstarted = []
         with suppress(queue.Empty):
             while (item := self._entries.get_nowait()) is not None:
-                rest.append(item[0])
-            self._entries.put(None)  # behind the first one there are only others
-        self._outstanding -= len(rest)
-        return rest
+                unstarted.append(item[0])
+            # That was a close marker for a thread: put it back. Only markers follow it.
+            self._entries.put(None)
+        self._outstanding -= len(unstarted)
+        return unstarted
 
     def close(self) -> None:
-        """Let the threads end after the job they are at."""
+        """Let each thread end after its current job."""
         for _ in self._threads:
             self._entries.put(None)
 
     def interrupt_all(self) -> None:
-        """Interrupt every handler that still runs."""
-        for entry_id, seat in self._slots.items():
+        """Interrupt every running handler."""
+        for entry_id, slot in self._slots.items():
             run = self._state.running.get(entry_id)
             if run is not None:
-                seat.interrupt(run, ShutdownInterrupt)
+                slot.interrupt(run, ShutdownInterrupt)
 
     def _thread_loop(self) -> None:
-        seat = ThreadSlot()
+        slot = ThreadSlot()
         while (item := self._entries.get()) is not None:
             entry, handler = item
             if entry.id in self._state.lost_claims or entry.id in self._state.cancelled_ids:
                 self._call_in_loop(partial(self._discard, entry))
                 continue
             run = Run(entry, handler.timeout_s)
-            seat.begin(run)
-            self._call_in_loop(partial(self._run_started, seat, run))
+            slot.begin(run)
+            self._call_in_loop(partial(self._run_started, slot, run))
             self._call_in_loop(
-                partial(self._run_finished, run, self._run_handler(seat, run, handler))
+                partial(self._run_finished, run, self._run_handler(slot, run, handler))
             )
 
     def _run_handler(self, slot: ThreadSlot, run: Run, handler: Handler) -> Callable[[], None]:
-        """Run the handler; returns what follows from it, and lets nothing through."""
+        """Run the handler; return the callback that records its outcome. Never raises."""
         args: tuple[Any, ...] = (run.entry.job,)
         value: Any = None
         failure: BaseException | None = None
@@ -146,10 +155,10 @@ class ThreadExecutor:
             value = self._context.copy().run(handler.call, *args)
             if inspect.iscoroutine(value):
                 value.close()
-                raise TypeError("a plain handler returned a coroutine; make it an `async def`")
+                raise TypeError("a plain handler returned a coroutine; define it with `async def`")
         except BaseException as error:
             failure = error
-        # An interruption may strike until we have left.
+        # An interrupt may arrive until `end` has returned.
         while True:
             try:
                 slot.end()
@@ -178,9 +187,9 @@ class ThreadExecutor:
             self._check_timeout(slot, run)
 
     def _check_timeout(self, slot: ThreadSlot, run: Run) -> None:
-        left = run.time_remaining or 0.0
-        if left > 0:
-            timer = self._loop.call_later(left, self._check_timeout, slot, run)
+        remaining_s = run.remaining_s or 0.0
+        if remaining_s > 0:
+            timer = self._loop.call_later(remaining_s, self._check_timeout, slot, run)
             self._timers[run.entry.id] = timer
         else:
             slot.interrupt(run, TimeoutInterrupt)
@@ -192,7 +201,7 @@ class ThreadExecutor:
         timer = self._timers.pop(entry_id, None)
         if timer is not None:
             timer.cancel()
-        if entry_id in self._state.running:  # else it was handed back already
+        if entry_id in self._state.running:  # otherwise the shutdown has requeued it
             report_outcome()
 
     def _discard(self, entry: StreamEntry) -> None:
@@ -205,15 +214,17 @@ class ThreadExecutor:
             self._callbacks_scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._run_callbacks)
-            except RuntimeError:  # the loop has ended without us
+            except RuntimeError:  # the event loop is closed
                 return
 
     def _run_callbacks(self) -> None:
-        # Cleared first: news that comes in from here on may post once more, and none is left lying.
+        # Cleared first, so that a callback that is added from now on schedules another call.
         self._callbacks_scheduled = False
         while self._callbacks:
-            news = self._callbacks.popleft()
+            callback = self._callbacks.popleft()
             try:
-                news()
+                callback()
             except Exception:
-                log.exception("a handler's outcome could not be noted; its job will run again")
+                log.exception(
+                    "thread executor: could not record the outcome of a run; the job will run again"
+                )

@@ -1,6 +1,7 @@
-"""OpenTelemetry: the span of who handed a job off is the parent of the span around its handler.
+"""OpenTelemetry tracing: the producer's span is the parent of the span around each run.
 
-Nothing here is imported, asked or sent unless the process uses OpenTelemetry itself.
+OpenTelemetry is used only if the process has imported it. Otherwise nothing is imported and no
+command is sent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LOOKUP_TIMEOUT_S = 5.0
 
 
 def current_traceparent() -> str | None:
-    """The current span as W3C writes it; None where no span is being recorded."""
+    """Return the current span as a W3C traceparent, or None if no span is being recorded."""
     api = sys.modules.get("opentelemetry.trace")
     span = api.get_current_span() if api else None
     if span is None or not span.is_recording():
@@ -37,29 +38,38 @@ def current_traceparent() -> str | None:
 def propagate_trace(
     queue: Queue, job_id: str | None = None, *, batch_id: str | None = None
 ) -> None:
-    """Let the current span be the parent of the job's runs; call it before the job is added.
+    """Make the current span the parent of a job's runs. Call it before adding the job.
 
-    Give the id of a job or of a batch. Without a span that is being recorded nothing happens.
+    Does nothing if no span is being recorded.
+
+    :param queue: the queue that the job will be added to.
+    :param job_id: the id of the job; unused if `batch_id` is given.
+    :param batch_id: the id of a batch, for all jobs of the batch.
+    :raises ChasquiError: if the server cannot store the span.
     """
-    parent = current_traceparent()
-    if parent is None:
+    traceparent = current_traceparent()
+    if traceparent is None:
         return
     keys = queue.keys
     key = keys.batch_trace(batch_id) if batch_id else enqueue.trace_key(keys, job_id or "")
-    queue.client.execute(enqueue.save_traceparent(key, parent))
+    queue.client.execute(enqueue.save_traceparent(key, traceparent))
 
 
 def wrap_handlers(handlers: Handlers, queue: AsyncQueue) -> Handlers:
-    """Return the handlers with a span around each run, or as they are where nobody would see it."""
-    return (
-        handlers.wrap(HandlerTracer(queue).wrap)
-        if handlers.tracing_enabled and _sdk_configured()
-        else handlers
-    )
+    """Return the handlers with a span around each run.
+
+    :param handlers: the handlers.
+    :param queue: the queue that they consume.
+    :return: wrapped handlers; the same object if their `tracing_enabled` is false or if the
+        process has not configured the OpenTelemetry SDK.
+    """
+    if handlers.tracing_enabled and _sdk_configured():
+        return handlers.wrap(HandlerTracer(queue).wrap)
+    return handlers
 
 
 def _sdk_configured() -> bool:
-    """Whether the process has set the SDK up: only then somebody would see a span."""
+    """Return whether the process has configured the SDK; without it spans are not recorded."""
     api, sdk = (sys.modules.get(f"opentelemetry{part}.trace") for part in ("", ".sdk"))
     if api is None or sdk is None:
         return False
@@ -67,7 +77,10 @@ def _sdk_configured() -> bool:
 
 
 class HandlerTracer:
-    """Makes the spans of one consumer's runs."""
+    """Creates the spans around the runs of one consumer.
+
+    :param queue: the queue of the consumer. Create the tracer in the consumer's event loop.
+    """
 
     def __init__(self, queue: AsyncQueue):
         from opentelemetry import trace
@@ -81,22 +94,21 @@ class HandlerTracer:
         self._batch_parents: dict[str, str | None] = {}
 
     def wrap(self, handler: Handler) -> Callable[..., Any]:
-        def arguments(job: Job, context: Any) -> tuple[Any, ...]:
-            return (job, context) if handler.accepts_context else (job,)
+        """Return a function that runs the handler in a span; a wrapper for `Handlers.wrap`."""
 
         async def run(job: Job, context: Any) -> Any:
             with self._span(job, await self._load_parent(job)):
-                return await handler.call(*arguments(job, context))
+                return await handler.invoke(job, context)
 
-        def run_plain(job: Job, context: Any) -> Any:
-            asked = asyncio.run_coroutine_threadsafe(self._load_parent(job), self._loop)
+        def run_sync(job: Job, context: Any) -> Any:
+            future = asyncio.run_coroutine_threadsafe(self._load_parent(job), self._loop)
             parent = None
-            with suppress(TimeoutError):  # a loop that is blocked costs the parent, not the run
-                parent = asked.result(_LOOKUP_TIMEOUT_S)
+            with suppress(TimeoutError):  # the event loop is blocked: run without a parent
+                parent = future.result(_LOOKUP_TIMEOUT_S)
             with self._span(job, parent):
-                return handler.call(*arguments(job, context))
+                return handler.invoke(job, context)
 
-        return run if handler.is_async else run_plain
+        return run if handler.is_async else run_sync
 
     @contextmanager
     def _span(self, job: Job, parent: str | None) -> Iterator[None]:
@@ -105,7 +117,7 @@ class HandlerTracer:
             "messaging.destination.name": self._queue.name,
             "messaging.message.id": job.id,
             "chasqui.job.name": job.name,
-            "chasqui.job.attempt": job.attempt,
+            "chasqui.job.attempt": job.attempt + 1,
         }
         with self._tracer.start_as_current_span(
             f"process {job.name or self._queue.name}",
@@ -116,18 +128,18 @@ class HandlerTracer:
             yield
 
     async def _load_parent(self, job: Job) -> str | None:
-        """What was left for the job; asked once for all jobs of a batch."""
+        """Return the traceparent that the producer stored; cached per batch."""
         key = enqueue.trace_key(self._queue.keys, job.id)
-        known = self._batch_parents
-        if key in known:
-            return known[key]
+        cache = self._batch_parents
+        if key in cache:
+            return cache[key]
         try:
             async with asyncio.timeout(_LOOKUP_TIMEOUT_S / 2):
-                found = await self._queue.client.execute(enqueue.load_traceparent(key))
+                parent = await self._queue.client.execute(enqueue.load_traceparent(key))
         except (ChasquiError, TimeoutError):
-            return None  # the job runs, without a parent
-        if key != self._queue.keys.trace(job.id):
-            if len(known) >= _MAX_CACHED_BATCHES:
-                known.clear()
-            known[key] = found
-        return found
+            return None  # run without a parent
+        if key != self._queue.keys.trace(job.id):  # the key of a batch
+            if len(cache) >= _MAX_CACHED_BATCHES:
+                cache.clear()
+            cache[key] = parent
+        return parent

@@ -1,1 +1,1 @@
-""""""
+"""Supervisor of worker processes: starts, restarts and stops them."""

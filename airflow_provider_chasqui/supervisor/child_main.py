@@ -1,8 +1,9 @@
-"""One process of a worker: takes its plan from the supervisor, works, and reports back.
+"""Main module of a worker process.
 
-Started as `python -P -m airflow_provider_chasqui.supervisor.child_main FD`; FD is a socket to the supervisor.
-The plan comes in by it, and a line of JSON goes out every half second: the metrics, and with them
-the news that the loop still turns. When the socket closes, the supervisor is gone, and so are we.
+The supervisor starts it as `python -P -m airflow_provider_chasqui.supervisor.child_main FD`, where
+FD is a socket. The process receives its configuration from the socket and sends a line of JSON with
+its metrics every half second, which also shows that its event loop is not blocked. EOF on the
+socket means that the supervisor has exited; the process exits too.
 """
 
 from __future__ import annotations
@@ -22,33 +23,32 @@ import sys
 import threading
 import time
 
-from airflow_provider_chasqui.cli import logging_setup
-from airflow_provider_chasqui.cli.worker import WorkerConfig
 from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.errors import AuthenticationFailed, ChasquiError, ServerTooOld
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.gc_tuning import tune_gc
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from airflow_provider_chasqui.supervisor import handler_loader as loading
+from airflow_provider_chasqui.supervisor import handler_loader, logging_setup
+from airflow_provider_chasqui.supervisor.config import WorkerConfig
 
 log = logging.getLogger("chasqui")
 
 REPORT_INTERVAL_S = 0.5
 _DEPTH_SAMPLE_INTERVAL_S = 5.0
-# Beyond the drain: the last flush, and the end of the interpreter.
+# Time after the shutdown timeout for the last flush and the exit of the interpreter.
 SHUTDOWN_GRACE_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
 
 class ChildWorker:
-    """A process of a worker while it works: one consumer for each queue, in one loop."""
+    """The consumers of one worker process, one per queue, in one event loop."""
 
     def __init__(self, number: int, config: WorkerConfig, handlers: Handlers, sock: socket.socket):
         self._number = number
         self._config = config
         self._sock = sock
-        # Counts as a read until the first one, which may wait for a job for seconds.
+        # Counts as a read until the first read has returned.
         self._connected_at: float | None = None
         self._queues = [
             AsyncQueue(name, config.target, dialect=config.dialect) for name in config.queue_names
@@ -58,35 +58,39 @@ class ChildWorker:
         ]
 
     async def run(self) -> None:
-        """Work until told to stop; raises the first failure once everything has ended."""
+        """Run the consumers until a stop is requested, then raise the first error, if any."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stop)
-        # Ctrl-C is for the supervisor, which tells us to drain.
+        # The supervisor handles Ctrl-C and sends SIGTERM.
         loop.add_signal_handler(signal.SIGINT, lambda: None)
-        watch = threading.Thread(
-            target=self._monitor_supervisor, args=(loop,), daemon=True, name="chasqui-watch"
+        monitor = threading.Thread(
+            target=self._monitor_supervisor,
+            args=(loop,),
+            daemon=True,
+            name="chasqui-supervisor-monitor",
         )
-        watch.start()
-        side = [asyncio.create_task(self._send_reports())]
+        monitor.start()
+        background = [asyncio.create_task(self._send_reports())]
         try:
             await self._check_server()
             if self._number == 1:
-                side.append(asyncio.create_task(self._sample_depths()))
-            ends = await asyncio.gather(
-                *(self._consume(each) for each in self._consumers), return_exceptions=True
+                background.append(asyncio.create_task(self._sample_depths()))
+            outcomes = await asyncio.gather(
+                *(self._consume(consumer) for consumer in self._consumers), return_exceptions=True
             )
         finally:
-            for task in side:
+            for task in background:
                 task.cancel()
-            await asyncio.wait(side)
+            await asyncio.wait(background)
             for queue in self._queues:
                 await queue.close()
         self._send_final_report()
-        for end in ends:
-            if isinstance(end, BaseException):
-                raise end
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     def stop(self) -> None:
+        """Request the stop of all consumers."""
         for consumer in self._consumers:
             consumer.stop()
 
@@ -94,17 +98,17 @@ class ChildWorker:
         try:
             await consumer.run()
         finally:
-            self.stop()  # one that fails takes the others with it, in good order
+            self.stop()  # if one consumer fails, the others shut down
 
     async def _check_server(self) -> None:
-        """A server that is away will come back; one that refuses us will not change its mind."""
+        """Raise if the server rejects the login or is too old; log if it cannot be reached."""
         try:
             await self._queues[0].client.execute(redis_command("PING", parse=as_raw))
             self._connected_at = time.monotonic()
         except (AuthenticationFailed, ServerTooOld):
             raise
         except ChasquiError as error:
-            log.warning("%s; waiting for the server", error)
+            log.warning("worker: waiting for the server: %s", error)
 
     async def _send_reports(self) -> None:
         loop = asyncio.get_running_loop()
@@ -134,7 +138,7 @@ class ChildWorker:
         return json.dumps({"queues": queues, "metrics": snapshots}).encode() + b"\n"
 
     async def _sample_depths(self) -> None:
-        """Look at the whole queue now and then; one process is enough for that."""
+        """Sample the depth of the queues. Only the first process does this."""
         while True:
             for queue, consumer in zip(self._queues, self._consumers, strict=True):
                 if consumer.metrics is None:
@@ -144,7 +148,7 @@ class ChildWorker:
             await asyncio.sleep(_DEPTH_SAMPLE_INTERVAL_S)
 
     def _monitor_supervisor(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End with the supervisor; in a thread, because a handler may block the loop."""
+        """Exit after the supervisor. Runs in a thread because a handler may block the loop."""
         while True:
             select.select([self._sock], [], [])
             with contextlib.suppress(BlockingIOError):
@@ -165,11 +169,11 @@ async def _record_depth(queue: AsyncQueue, consumer: Consumer) -> None:
     oldest_ms = depth.oldest_entry_ms
     for key, value in {
         "waiting": depth.waiting,
-        "pending": depth.running,
-        "later": depth.delayed,
+        "queue_running": depth.running,
+        "queue_delayed": depth.delayed,
         "dead": depth.dead,
         "lag": depth.lag,
-        "oldest_s": 0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
+        "oldest_entry_age_s": 0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
         "consumers": depth.consumers,
     }.items():
         if value is not None:
@@ -184,19 +188,19 @@ def _receive(sock: socket.socket) -> bytes:
 
 
 def _exit_with_parent(parent_pid: int) -> None:
-    """Ask the kernel for SIGTERM when the supervisor dies, be it by SIGKILL (Linux)."""
+    """Let the kernel send SIGTERM when the supervisor dies, even by SIGKILL (Linux only)."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent_pid:  # it was gone before the kernel was told
+    if os.getppid() != parent_pid:  # the parent died before prctl was called
         os._exit(1)
 
 
 def _receive_config(sock: socket.socket) -> tuple[int, int, WorkerConfig]:
     with sock.makefile("rb") as stream:
         (length,) = struct.unpack(">I", stream.read(4))
-        number, parent, plan = pickle.loads(stream.read(length))
-    return number, parent, plan
+        number, parent_pid, config = pickle.loads(stream.read(length))
+    return number, parent_pid, config
 
 
 def _set_process_title(number: int, config: WorkerConfig) -> None:
@@ -207,21 +211,25 @@ def _set_process_title(number: int, config: WorkerConfig) -> None:
 
 
 def main() -> int:
-    """Run one process: 0 drained, 1 trouble, 2 the handlers cannot be loaded."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    line.set_inheritable(False)
-    number, parent, plan = _receive_config(line)
-    _exit_with_parent(parent)
-    _set_process_title(number, plan)
-    logging_setup.configure(plan.log_level, plan.log_json, number)
+    """Run the process and return its exit code.
+
+    0: all jobs finished. 1: error. 2: the handlers cannot be loaded. 3: the server rejects the
+    login or is too old.
+    """
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    number, parent_pid, config = _receive_config(sock)
+    _exit_with_parent(parent_pid)
+    _set_process_title(number, config)
+    logging_setup.configure(config.log_level, config.log_json, number)
     try:
-        handlers = loading.load(plan.handlers_path, plan.cwd)
+        handlers = handler_loader.load(config.handlers_path, config.cwd)
     except ChasquiError as error:
         log.critical("%s", error)
         return 2
     tune_gc()
     try:
-        asyncio.run(ChildWorker(number, plan, handlers, line).run())
+        asyncio.run(ChildWorker(number, config, handlers, sock).run())
     except (AuthenticationFailed, ServerTooOld) as error:
         log.critical("%s", error)
         return 3
@@ -229,7 +237,7 @@ def main() -> int:
         log.error("%s", error)
         return 1
     except Exception:
-        log.exception("the process fails")
+        log.exception("worker: unhandled error in worker process %d", number)
         return 1
     return 0
 

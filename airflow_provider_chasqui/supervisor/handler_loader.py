@@ -1,7 +1,6 @@
-"""Loads what runs the jobs: `my_module:handlers`, as the command line names it.
+"""Import of handlers from `module:attribute`.
 
-Nothing on a queue can name code: a job has a name and data, and this is the only place from which
-code comes.
+A job contains a name and data but never code. Code is only loaded here.
 """
 
 from __future__ import annotations
@@ -18,15 +17,20 @@ from airflow_provider_chasqui.engine.handlers import Handlers
 
 
 def load(handlers_path: str, cwd: str) -> Handlers:
-    """Return the handlers at `module:attribute`: a Handlers, a function, or a factory of one.
+    """Return the handlers at `module:attribute`.
 
-    A factory is a function without parameters; it is called once in every process. `folder` is
-    looked into first, as `python -m` does.
+    The attribute is a `Handlers`, a function that takes a job, or a factory: a function without
+    parameters that returns one of these and is called once per process.
+
+    :param handlers_path: the module and the attribute.
+    :param cwd: a directory that comes first on the import path, as with `python -m`.
+    :raises InvalidArgument: if the import fails or the attribute is none of these.
     """
     module_name, colon, path = handlers_path.partition(":")
     if not colon or not module_name or not path:
         raise InvalidArgument(
-            f"handlers are named module:attribute, as my_app.jobs:handlers; not {handlers_path!r}"
+            "handlers must be module:attribute, such as my_app.jobs:handlers, "
+            f"not {handlers_path!r}"
         )
     if cwd not in sys.path:
         sys.path.insert(0, cwd)
@@ -36,43 +40,43 @@ def load(handlers_path: str, cwd: str) -> Handlers:
         if _is_module_missing(module_name, cause):
             raise InvalidArgument(_module_not_found(module_name, path, cwd)) from cause
         raise InvalidArgument(f"cannot import {module_name!r}: {_format_error(cause)}") from cause
-    found: Any = module
+    loaded: Any = module
     for name in path.split("."):
-        if not hasattr(found, name):
+        if not hasattr(loaded, name):
             raise InvalidArgument(f"{module_name!r} has no {path!r}{_suggest_handlers(module)}")
-        found = getattr(found, name)
-    if not isinstance(found, Handlers) and _is_factory(found):
+        loaded = getattr(loaded, name)
+    if not isinstance(loaded, Handlers) and _is_factory(loaded):
         try:
-            found = found()
+            loaded = loaded()
         except Exception as cause:
             raise InvalidArgument(
                 f"the factory {handlers_path!r} failed: {_format_error(cause)}"
             ) from cause
-    if not isinstance(found, Handlers) and not callable(found):
+    if not isinstance(loaded, Handlers) and not callable(loaded):
         raise InvalidArgument(
-            f"{handlers_path!r} is {type(found).__name__}; it must be Handlers, a function that takes a "
-            "job, or a function without parameters that returns one of these"
+            f"{handlers_path!r} is {type(loaded).__name__}; it must be Handlers, a function that "
+            "takes a job, or a function without parameters that returns one of these"
         )
-    return Handlers.from_callable(found)
+    return Handlers.from_callable(loaded)
 
 
 def _is_module_missing(module_name: str, error: Exception) -> bool:
-    """Whether it is the module that is missing, and not one that it imports."""
+    """Return whether the module itself is missing, and not one that it imports."""
     if isinstance(error, ModuleNotFoundError):
         return f"{module_name}.".startswith(f"{error.name}.")
     return module_name.startswith(".")
 
 
 def _module_not_found(module_name: str, attribute: str, cwd: str) -> str:
-    """Say where the module was looked for, and how its name is written if that seems to be it."""
-    said = f"No module named {module_name!r} in {cwd} or on the Python path"
-    written = module_name.removesuffix(".py").strip("./").replace("/", ".")
-    return said if written == module_name else f"{said}; write {written}:{attribute}"
+    """Return an error message with the search path, and a correction for a path of a file."""
+    message = f"No module named {module_name!r} in {cwd} or on the Python path"
+    corrected = module_name.removesuffix(".py").strip("./").replace("/", ".")
+    return message if corrected == module_name else f"{message}; write {corrected}:{attribute}"
 
 
 def _suggest_handlers(module: ModuleType) -> str:
-    names = [name for name, each in vars(module).items() if isinstance(each, Handlers)]
-    return f", but it has {', '.join(names)}" if names else ""
+    names = [name for name, value in vars(module).items() if isinstance(value, Handlers)]
+    return f"; it has {', '.join(names)}" if names else ""
 
 
 def _is_factory(candidate: Any) -> bool:
@@ -88,12 +92,12 @@ def _is_factory(candidate: Any) -> bool:
 
 
 def _format_error(error: Exception) -> str:
-    """The error in one line, with the place in the user's code where it came from."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_user_frame(each)]
-    place = f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    """Return the error in one line, with the position in the user's code."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_user_frame(frame)]
+    position = f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{position}"
 
 
 def _is_user_frame(frame: traceback.FrameSummary) -> bool:
-    ours = (__file__, importlib.__file__)
-    return frame.filename not in ours and not frame.filename.startswith("<frozen")
+    internal = (__file__, importlib.__file__)
+    return frame.filename not in internal and not frame.filename.startswith("<frozen")

@@ -1,4 +1,4 @@
-"""Keeps the processes of a worker: starts them, starts them again, ends them in good order."""
+"""The supervisor: starts, restarts and stops the processes of a worker."""
 
 from __future__ import annotations
 
@@ -10,28 +10,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_chasqui.cli import logging_setup
-from airflow_provider_chasqui.cli.worker import WorkerConfig
 from airflow_provider_chasqui.core.errors import MissingDependency
 from airflow_provider_chasqui.engine.http_server import HealthStatus, MetricsServer
 from airflow_provider_chasqui.engine.metrics import Metrics, merge_by_queue
 from airflow_provider_chasqui.engine.prometheus import PrometheusCollector
+from airflow_provider_chasqui.supervisor import logging_setup
 from airflow_provider_chasqui.supervisor.child_main import SHUTDOWN_GRACE_S
+from airflow_provider_chasqui.supervisor.config import WorkerConfig
 from airflow_provider_chasqui.supervisor.worker_process import STUCK_AFTER_S, WorkerProcess
 
 log = logging.getLogger("chasqui")
 
 _INITIAL_BACKOFF_S, _MAX_BACKOFF_S = 0.5, 30.0
-# A process that ran this long did not die of the same thing as the one before it.
+# After this time the failure count of a process starts again at zero.
 _STABLE_AFTER_S = 60.0
-_EXIT_USAGE, _EXIT_REFUSED = 2, 3
+_EXIT_USAGE, _EXIT_REJECTED = 2, 3
 
 
 class Supervisor:
-    """The parent: it runs no jobs and loads no handlers, so nothing of theirs can hang it.
+    """The parent process of a worker. It runs no jobs and imports no handlers.
 
-    The first SIGTERM or SIGINT drains, a second one kills. SIGHUP starts all processes anew, each
-    after it has drained; with a terminal it means that the terminal is gone, and drains.
+    The first SIGTERM or SIGINT lets running jobs finish, a second one kills the processes. SIGHUP
+    restarts each process after its running jobs have finished; if the supervisor has a terminal,
+    SIGHUP means that the terminal was closed and shuts down.
+
+    :param config: the configuration of the processes.
+    :param process_count: the number of processes.
+    :param http_address: the address of the metrics server, or None for none.
+    :param reload_dir: restart when a Python file below this directory changes, or None.
     """
 
     def __init__(
@@ -51,10 +57,10 @@ class Supervisor:
         self._started_at = time.monotonic()
         self._metrics_server: MetricsServer | None = None
         if http_address is not None:
-            exporter = PrometheusCollector(self._collect_metrics)
+            collector = PrometheusCollector(self._collect_metrics)
             host, port = http_address
             self._metrics_server = MetricsServer(
-                exporter,
+                collector,
                 self._health_status,
                 host=host,
                 port=port,
@@ -62,72 +68,85 @@ class Supervisor:
             )
 
     async def run(self) -> int:
-        """Keep the processes until told to stop; returns the exit code."""
-        plan = self._config
-        logging_setup.configure(plan.log_level, plan.log_json, 0)
-        watch = self._file_watcher()
+        """Supervise the processes until a stop is requested, and return the exit code."""
+        config = self._config
+        logging_setup.configure(config.log_level, config.log_json, 0)
+        file_changes = self._file_watcher()
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(each, self._on_signal, each)
+        for handled in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(handled, self._on_signal, handled)
         if self._metrics_server is not None:
             self._metrics_server.start()
-            log.info("serving /metrics, /healthz and /readyz at port %d", self._metrics_server.port)
+            log.info(
+                "supervisor: serving /metrics, /healthz and /readyz on port %d",
+                self._metrics_server.port,
+            )
         log.info(
-            "working on %s at %s: %d x %d jobs at once, handlers %s",
-            ", ".join(plan.queue_names), plan.target.display_name, len(self._processes),
-            plan.consumer_config.concurrency, plan.handlers_path,
-        )  # fmt: skip
-        tending = [asyncio.create_task(self._supervise(slot)) for slot in self._processes]
-        watching = (
-            asyncio.create_task(self._restart_on_change(watch)) if watch is not None else None
+            "supervisor: consuming %s at %s with %d processes of concurrency %d, handlers %s",
+            ", ".join(config.queue_names),
+            config.target.display_name,
+            len(self._processes),
+            config.consumer_config.concurrency,
+            config.handlers_path,
+        )
+        tasks = [asyncio.create_task(self._supervise(process)) for process in self._processes]
+        reload_task = (
+            asyncio.create_task(self._restart_on_change(file_changes))
+            if file_changes is not None
+            else None
         )
         try:
             await self._stopping.wait()
-            await self._shut_down(tending)
+            await self._shut_down(tasks)
         finally:
-            for task in (*tending, *([watching] if watching else [])):
+            for task in (*tasks, *([reload_task] if reload_task else [])):
                 task.cancel()
             if self._metrics_server is not None:
                 self._metrics_server.close()
         if self._kill_signal is not None:
             return 128 + self._kill_signal
-        log.info("drained" if self._exit_code == 0 else "ended with trouble")
+        if self._exit_code == 0:
+            log.info("supervisor: stopped, all running jobs have finished")
+        else:
+            log.error("supervisor: stopped with errors (exit code %d)", self._exit_code)
         return self._exit_code
 
     async def _supervise(self, process: WorkerProcess) -> None:
-        """Keep one slot filled."""
+        """Run one process, and start it again when it exits."""
         failures = 0
         while not self._stopping.is_set():
-            living = asyncio.create_task(process.run())
-            code = await living
+            exit_code = await asyncio.create_task(process.run())
             if self._stopping.is_set():
-                # Killed before it could say that it handles SIGTERM: it held nothing.
-                fine = code == 0 or (code == -signal.SIGTERM and not process.was_ready)
-                if not fine and not self._exit_code:
+                # A process that was killed before its signal handler was set had no jobs.
+                clean = exit_code == 0 or (exit_code == -signal.SIGTERM and not process.was_ready)
+                if not clean and not self._exit_code:
                     self._exit_code = 1
                 return
             if process.restarting:
                 continue
-            if code == _EXIT_USAGE and self._reload_dir is not None:
-                log.error("process %d: waiting for a file to change", process.number)
+            if exit_code == _EXIT_USAGE and self._reload_dir is not None:
+                log.error("supervisor: process %d waits for a file to change", process.number)
                 await self._wait_any(self._restart_requested.wait(), self._stopping.wait())
                 continue
-            if code in (_EXIT_USAGE, _EXIT_REFUSED) and not process.ever_ready:
-                self._exit_code = _EXIT_USAGE if code == _EXIT_USAGE else 1
+            if exit_code in (_EXIT_USAGE, _EXIT_REJECTED) and not process.ever_ready:
+                self._exit_code = _EXIT_USAGE if exit_code == _EXIT_USAGE else 1
                 self._stopping.set()
                 return
             ran_s = time.monotonic() - process.started_at
             failures = 0 if ran_s > _STABLE_AFTER_S else failures + 1
-            wait = min(_MAX_BACKOFF_S, _INITIAL_BACKOFF_S * 2 ** max(0, failures - 1))
+            backoff_s = min(_MAX_BACKOFF_S, _INITIAL_BACKOFF_S * 2 ** max(0, failures - 1))
             log.error(
-                "process %d %s; starting again in %g s", process.number, _describe_exit(code), wait
+                "supervisor: process %d %s; restarting in %g s",
+                process.number,
+                _describe_exit(exit_code),
+                backoff_s,
             )
             await self._wait_any(
-                asyncio.sleep(wait), self._restart_requested.wait(), self._stopping.wait()
+                asyncio.sleep(backoff_s), self._restart_requested.wait(), self._stopping.wait()
             )
 
     async def _wait_any(self, *coroutines: Any) -> None:
-        tasks = [asyncio.ensure_future(each) for each in coroutines]
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -135,33 +154,41 @@ class Supervisor:
                 task.cancel()
 
     async def _shut_down(self, tasks: list[asyncio.Task[None]]) -> None:
-        for slot in self._processes:
-            slot.send_signal(signal.SIGTERM)
-        most = self._config.consumer_config.shutdown_timeout.total_seconds() + SHUTDOWN_GRACE_S
-        _, left = await asyncio.wait(tasks, timeout=most)
-        if left:
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        timeout_s = self._shutdown_timeout_s + SHUTDOWN_GRACE_S
+        _, running = await asyncio.wait(tasks, timeout=timeout_s)
+        if running:
             self._exit_code = 1
-            log.error("%d processes did not end within %g s and are killed", len(left), most)
+            log.error(
+                "supervisor: killing %d processes that did not exit within %g s",
+                len(running),
+                timeout_s,
+            )
             self._kill_all()
             await asyncio.wait(tasks, timeout=5)
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 self._exit_code = 1
-                log.error("a process could not be kept: %s", error)
+                log.error("supervisor: supervising a process failed: %s", error)
 
     def _kill_all(self) -> None:
-        for slot in self._processes:
-            slot.send_signal(signal.SIGKILL)
+        for process in self._processes:
+            process.send_signal(signal.SIGKILL)
 
     def _on_signal(self, signal_number: signal.Signals) -> None:
         if signal_number == signal.SIGHUP and not _has_terminal():
             self._rolling_restart("SIGHUP")
         elif self._stopping.is_set():
-            log.warning("%s again: ending at once", signal_number.name)
+            log.warning("supervisor: second %s, killing all processes", signal_number.name)
             self._kill_signal = signal_number
             self._kill_all()
         else:
-            log.info("%s: draining for up to %g s", signal_number.name, self._shutdown_timeout_s)
+            log.info(
+                "supervisor: %s, waiting up to %g s for running jobs",
+                signal_number.name,
+                self._shutdown_timeout_s,
+            )
             self._stopping.set()
 
     @property
@@ -169,11 +196,11 @@ class Supervisor:
         return self._config.consumer_config.shutdown_timeout.total_seconds()
 
     def _rolling_restart(self, reason: str) -> None:
-        """Let every process drain and a new one take its place."""
-        log.info("%s: starting the processes anew, each when it has drained", reason)
-        for slot in self._processes:
-            slot.restarting = True
-            slot.send_signal(signal.SIGTERM)
+        """Restart every process after its running jobs have finished."""
+        log.info("supervisor: %s, restarting the processes", reason)
+        for process in self._processes:
+            process.restarting = True
+            process.send_signal(signal.SIGTERM)
         self._restart_requested.set()
         self._restart_requested.clear()
 
@@ -195,49 +222,58 @@ class Supervisor:
                 )
 
     def _collect_metrics(self) -> list[Metrics]:
-        return merge_by_queue(each for slot in self._processes for each in slot.metric_snapshots())
+        return merge_by_queue(
+            snapshot for process in self._processes for snapshot in process.metric_snapshots()
+        )
 
     def _health_status(self) -> HealthStatus:
-        facts = [slot.status() for slot in self._processes]
-        ages = [queue["last_read_age_s"] for slot in facts for queue in slot["queues"].values()]
-        known = [age for age in ages if age is not None]
-        draining = self._stopping.is_set()
-        young = time.monotonic() - self._started_at < STUCK_AFTER_S
-        anyone = any(slot.pid is not None for slot in self._processes)
-        alive = not any(slot.stuck for slot in self._processes) and (anyone or young)
-        ready = not draining and all(slot.ready for slot in self._processes)
+        statuses = [process.status() for process in self._processes]
+        ages = [
+            queue["last_read_age_s"] for status in statuses for queue in status["queues"].values()
+        ]
+        known_ages = [age for age in ages if age is not None]
+        shutting_down = self._stopping.is_set()
+        starting = time.monotonic() - self._started_at < STUCK_AFTER_S
+        any_running = any(process.pid is not None for process in self._processes)
+        alive = not any(process.stuck for process in self._processes) and (any_running or starting)
+        ready = not shutting_down and all(process.ready for process in self._processes)
         detail = {
-            "draining": draining,
-            "last_read_age_s": max(known) if known and len(known) == len(ages) else None,
-            "processes": facts,
+            "shutting_down": shutting_down,
+            "last_read_age_s": max(known_ages)
+            if known_ages and len(known_ages) == len(ages)
+            else None,
+            "processes": statuses,
         }
         return HealthStatus(alive, ready, detail)
 
 
 class _ProcessCollector:
-    """A collector of what the supervisor itself knows."""
+    """Prometheus metrics of the worker processes."""
 
     def __init__(self, processes: list[WorkerProcess]):
         self._processes = processes
 
     def collect(self) -> Any:
+        """Yield the metrics."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        up = sum(slot.pid is not None for slot in self._processes)
-        yield GaugeMetricFamily("chasqui_worker_processes", "Processes that run", up)
-        ready = sum(slot.ready for slot in self._processes)
-        yield GaugeMetricFamily("chasqui_worker_processes_ready", "Processes that read", ready)
-        again = sum(max(0, slot.start_count - 1) for slot in self._processes)
-        yield CounterMetricFamily("chasqui_worker_restarts", "Processes started again", again)
+        running = sum(process.pid is not None for process in self._processes)
+        yield GaugeMetricFamily("chasqui_worker_processes", "Running processes", running)
+        ready = sum(process.ready for process in self._processes)
+        yield GaugeMetricFamily(
+            "chasqui_worker_processes_ready", "Processes that read all queues", ready
+        )
+        restarts = sum(max(0, process.start_count - 1) for process in self._processes)
+        yield CounterMetricFamily("chasqui_worker_restarts", "Restarts of processes", restarts)
 
 
 def _describe_exit(exit_code: int) -> str:
     if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
+        return f"exited with code {exit_code}"
     try:
-        return f"was ended by {signal.Signals(-exit_code).name}"
+        return f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
-        return f"was ended by signal {-exit_code}"
+        return f"was killed by signal {-exit_code}"
 
 
 def _has_terminal() -> bool:

@@ -1,4 +1,4 @@
-"""A place for one process of a worker: starts it, hears its reports, knows how it is."""
+"""One worker process: its start, its reports and its health."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from airflow_provider_chasqui.cli.worker import WorkerConfig
 from airflow_provider_chasqui.engine.metrics import Metrics
+from airflow_provider_chasqui.supervisor.config import WorkerConfig
 
 log = logging.getLogger("chasqui")
 
 _MAX_REPORT_BYTES = 64 * 1024 * 1024
-# A loop that says nothing for this long is stuck, be it new or old.
+# A process without a report for this long is considered stuck.
 STUCK_AFTER_S = 30.0
-# Longer than a blocked read lasts.
+# Longer than the block timeout of a read.
 _MAX_READ_AGE_S = 15.0
 
 
 class WorkerProcess:
-    """One process after the other; what the dead ones counted is kept."""
+    """A worker process and its successors. The metrics of exited processes are added up.
+
+    :param number: the number of the process, from 1.
+    :param config: the configuration.
+    """
 
     def __init__(self, number: int, config: WorkerConfig):
         self.number = number
@@ -45,33 +49,40 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
+        """The process id, or None if no process is running."""
         return self._process.pid if self._process else None
 
     async def run(self) -> int:
-        """Run one process from its start to its end; returns its exit code (-9: by SIGKILL)."""
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                # -P: a file in this folder must not hide a module of Python's own.
+        """Run one process and return its exit code, which is negative after a signal."""
+        parent_sock, child_sock = socket.socketpair()
+        with parent_sock:
+            with child_sock:
+                # -P: files in the working directory must not shadow modules.
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-P", "-m", "airflow_provider_chasqui.supervisor.child_main",
-                    str(theirs.fileno()), pass_fds=[theirs.fileno()],
-                    stdin=asyncio.subprocess.DEVNULL, process_group=0,
-                )  # fmt: skip
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "airflow_provider_chasqui.supervisor.child_main",
+                    str(child_sock.fileno()),
+                    pass_fds=[child_sock.fileno()],
+                    stdin=asyncio.subprocess.DEVNULL,
+                    process_group=0,
+                )
             self.start_count += 1
             self.started_at = self._last_report_at = time.monotonic()
             self.restarting = False
             try:
-                await self._communicate(ours)
+                await self._communicate(parent_sock)
                 return await self._process.wait()
             finally:
                 self._record_exit()
 
     async def _communicate(self, sock: socket.socket) -> None:
         reader, writer = await asyncio.open_unix_connection(sock=sock, limit=_MAX_REPORT_BYTES)
-        told = pickle.dumps((self.number, os.getpid(), self._config))
-        writer.write(struct.pack(">I", len(told)) + told)
-        # One that was killed leaves half a line, or closes before it has read its plan.
+        # pickle, because the configuration contains objects such as credential providers.
+        message = pickle.dumps((self.number, os.getpid(), self._config))
+        writer.write(struct.pack(">I", len(message)) + message)
+        # A killed process may leave an incomplete line, or close before it read the message.
         with suppress(ConnectionError, ValueError):
             while line := await reader.readline():
                 self._last_report = json.loads(line)
@@ -84,59 +95,63 @@ class WorkerProcess:
     def _record_ready(self) -> None:
         if self._ready_generation < self.start_count and self.ready:
             self._ready_generation = self.start_count
-            log.info("process %d takes jobs (pid %s)", self.number, self.pid)
+            log.info("supervisor: process %d is ready (pid %s)", self.number, self.pid)
 
     @property
     def ever_ready(self) -> bool:
+        """Whether any process with this number was ready."""
         return self._ready_generation > 0
 
     @property
     def was_ready(self) -> bool:
-        """Whether the last process took jobs; one that was still starting holds none."""
+        """Whether the last process was ready. A process that was still starting has no jobs."""
         return self._ready_generation == self.start_count
 
     def _record_exit(self) -> None:
         for snapshot in self._last_report.get("metrics", ()):
-            queue = snapshot["queue"]
-            if queue not in self._exited_metrics:
-                self._exited_metrics[queue] = Metrics(queue)
-            self._exited_metrics[queue].merge(snapshot, gauges=False)
+            queue_name = snapshot["queue"]
+            if queue_name not in self._exited_metrics:
+                self._exited_metrics[queue_name] = Metrics(queue_name)
+            self._exited_metrics[queue_name].merge(snapshot, gauges=False)
         self._last_report = {}
         self._process = None
 
     def send_signal(self, signal_number: signal.Signals) -> None:
+        """Send a signal to the process, if it is running."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal_number)
 
     def metric_snapshots(self) -> Iterator[tuple[Mapping[str, Any], bool]]:
-        """What the process that lives counts now, and what those before it had counted."""
-        for retired in self._exited_metrics.values():
-            yield retired.snapshot(), False
+        """Yield snapshots of the metrics, and whether they are of the running process."""
+        for metrics in self._exited_metrics.values():
+            yield metrics.snapshot(), False
         for snapshot in self._last_report.get("metrics", ()):
             yield snapshot, True
 
     @property
     def stuck(self) -> bool:
+        """Whether the process has not reported for too long."""
         return self._process is not None and time.monotonic() - self._last_report_at > STUCK_AFTER_S
 
     @property
     def ready(self) -> bool:
-        """Whether it reads every queue, or would if it were not full."""
+        """Whether the process reads every queue, or runs as many jobs as it may."""
         queues = self._last_report.get("queues", {})
         return bool(queues) and not self.stuck and all(map(_is_reading, queues.values()))
 
     def status(self) -> dict[str, Any]:
+        """Return the status for the health endpoint."""
         now = time.monotonic()
         queues = {
             name: {
                 "last_read_age_s": None
-                if each["read_at"] is None
-                else _round_seconds(now - each["read_at"]),
-                "running": each["running"],
-                "at_capacity": each["at_capacity"],
+                if report["read_at"] is None
+                else _round_seconds(now - report["read_at"]),
+                "running": report["running"],
+                "at_capacity": report["at_capacity"],
             }
-            for name, each in self._last_report.get("queues", {}).items()
+            for name, report in self._last_report.get("queues", {}).items()
         }
         return {
             "number": self.number,

@@ -1,4 +1,4 @@
-"""Ours: AsyncQueue and Consumer, or Queue and plain functions."""
+"""Benchmark of this package: AsyncQueue and Consumer, or Queue and plain functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_chasqui.queue_async import AsyncQueue
 PLAIN_THREADS = 8
 
 
-class Ours(Peer):
+class Chasqui(Peer):
     async def open(self) -> None:
         self.queue = AsyncQueue(QUEUE, self.url)
         self.blocking = Queue(QUEUE, self.url)
@@ -42,8 +42,8 @@ class Ours(Peer):
             await self.queue.add_many(NewJob(payload) for payload in payloads)
 
     async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
-        at = datetime.fromtimestamp(due_ms / 1000, UTC)
-        await self.queue.add_many([NewJob(payload, run_at=at) for payload in payloads])
+        run_at = datetime.fromtimestamp(due_ms / 1000, UTC)
+        await self.queue.add_many([NewJob(payload, run_at=run_at) for payload in payloads])
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
         if self.kind == "plain":
@@ -64,46 +64,50 @@ class Ours(Peer):
 
     def left(self, jobs: int) -> int:
         keys = self.queue.keys
-        left = self.redis.total(("XLEN", keys.stream), ("ZCARD", keys.delayed))
+        remaining = self.redis.total(("XLEN", keys.stream), ("ZCARD", keys.delayed))
         if self.events:
-            left += max(0, 2 * jobs - self.redis.events(keys.events))
-        return left
+            remaining += max(0, 2 * jobs - self.redis.events(keys.events))
+        return remaining
 
     async def replay(self) -> dict[str, Any]:
-        began = time.perf_counter()
+        started = time.perf_counter()
         report = await self.queue.replay_dead_letters()
-        took = time.perf_counter() - began
-        left = self.redis.total(("XLEN", self.queue.keys.dlq))
-        assert left == 0, f"{left} letters are left: {report}"
-        return {"seconds": took}
+        seconds = time.perf_counter() - started
+        remaining = self.redis.total(("XLEN", self.queue.keys.dlq))
+        assert remaining == 0, f"{remaining} dead letters were not replayed: {report}"
+        return {"seconds": seconds}
 
     async def cron(self) -> dict[str, Any]:
         count, due_ms = self.order["n"], self.order["due_ms"]
         start = datetime.fromtimestamp((due_ms - FIRST_FIRE_MS) / 1000, UTC)
-        began = time.perf_counter()
+        started = time.perf_counter()
         for number in range(count):
             await self.queue.repeat(
                 number, Every(FIRST_FIRE_MS), job_name=f"r{number}", start=start
             )
-        put = time.perf_counter() - began
+        put = time.perf_counter() - started
         return {"put_seconds": put} | await fires(self, count, due_ms)
 
     async def progress(self) -> dict[str, Any]:
-        """How long a look at a batch takes, all of it waiting, and all of it done."""
+        """Measure how long it takes to read the progress of a batch."""
         count = self.order["n"]
-        began = time.perf_counter()
+        started = time.perf_counter()
         batch = await self.queue.add_batch(range(count))
-        put = time.perf_counter() - began
-        looks = []
+        put = time.perf_counter() - started
+        durations = []
         for _ in range(200):
-            began = time.perf_counter()
+            started = time.perf_counter()
             await self.queue.batch_progress(batch.batch_id)
-            looks.append(time.perf_counter() - began)
-        looks.sort()
-        return {"put_seconds": put, "p50_ms": looks[100] * 1000, "p99_ms": looks[197] * 1000}
+            durations.append(time.perf_counter() - started)
+        durations.sort()
+        return {
+            "put_seconds": put,
+            "p50_ms": durations[100] * 1000,
+            "p99_ms": durations[197] * 1000,
+        }
 
     async def waiters(self) -> dict[str, Any]:
-        """A thousand deferred tasks in one triggerer: what waiting costs, and who wakes when."""
+        """Measure the cost and the wake-up time of many deferred tasks in one triggerer."""
         from airflow_provider_chasqui.triggers._event_follower import shared_follower
 
         count, idle_s = self.order["n"], 5.0
@@ -125,10 +129,10 @@ class Ours(Peer):
                 "idle_cpu": (time.process_time() - cpu) / idle_s,
                 "connections": self._clients(),
             }
-            began = time.perf_counter()
+            started = time.perf_counter()
             await self.start(_nothing)
             await asyncio.gather(*waits)
-            return cost | {"seconds": time.perf_counter() - began}
+            return cost | {"seconds": time.perf_counter() - started}
 
     def _calls(self) -> int:
         stats = self.redis.ask("INFO", "stats").decode()
@@ -142,12 +146,12 @@ async def _nothing(_: Any) -> None:
     await asyncio.sleep(0)
 
 
-Ours.extras = {
-    "replay": Ours.replay,
-    "cron": Ours.cron,
-    "progress": Ours.progress,
-    "waiters": Ours.waiters,
+Chasqui.extras = {
+    "replay": Chasqui.replay,
+    "cron": Chasqui.cron,
+    "progress": Chasqui.progress,
+    "waiters": Chasqui.waiters,
 }
 
 if __name__ == "__main__":
-    main(Ours)
+    main(Chasqui)

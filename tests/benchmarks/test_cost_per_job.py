@@ -1,7 +1,7 @@
-"""What a job costs, counted and not timed: Redis commands, round trips and Python calls.
+"""Tests of the cost per job, counted in Redis commands, round trips and Python calls.
 
-Counts do not depend on the machine's load, so a hot path that got dearer fails here and not only in
-the benchmark that nobody ran. Each bound is a little above what is measured today.
+Counts do not depend on the load of the machine, so a hot path that became slower fails here. Each
+limit is slightly above the current count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Cost:
-    """Per job: commands on the server, those inside scripts included; calls in Python."""
+    """Redis commands (those inside scripts included) and Python calls, both per job."""
 
     commands: dict[str, float]
     calls: float
@@ -39,55 +39,55 @@ class Cost:
 
 @pytest.fixture(scope="module")
 def own_server(redis86_binary: Path) -> Iterator[RedisServer]:
-    """One that nobody else talks to: its counters are ours."""
+    """A server without other clients, so that its command counters are exact."""
     with RedisServer.start(redis86_binary) as server:
         yield server
 
 
-def cost(own_server: RedisServer, what: str) -> Cost:
+def cost(own_server: RedisServer, scenario: str) -> Cost:
     with redis.Redis.from_url(own_server.url) as admin:
         admin.flushall()
-    command = [sys.executable, "-m", "tests.benchmarks.cost", what, own_server.url]
-    said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, timeout=100)
-    return Cost(**json.loads(said.stdout))
+    command = [sys.executable, "-m", "tests.benchmarks.cost", scenario, own_server.url]
+    process = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, timeout=100)
+    return Cost(**json.loads(process.stdout))
 
 
 def test_one_add_is_one_command(own_server: RedisServer) -> None:
-    spent = cost(own_server, "add")
-    assert spent.commands == {"xadd": 1.0}
-    assert spent.calls < 175, spent.calls
+    per_job = cost(own_server, "add")
+    assert per_job.commands == {"xadd": 1.0}
+    assert per_job.calls < 175, per_job.calls
 
 
-def test_bulk_is_a_script_call_for_256_jobs(own_server: RedisServer) -> None:
-    spent = cost(own_server, "bulk")
-    assert spent.commands["xadd"] == 1.0
-    assert spent.commands["evalsha"] <= 1 / 250
-    assert spent.total < 1.02, spent
-    assert spent.calls < 18, spent.calls
+def test_a_bulk_add_is_one_script_call_per_256_jobs(own_server: RedisServer) -> None:
+    per_job = cost(own_server, "bulk")
+    assert per_job.commands["xadd"] == 1.0
+    assert per_job.commands["evalsha"] <= 1 / 250
+    assert per_job.total < 1.02, per_job
+    assert per_job.calls < 18, per_job.calls
 
 
-def test_a_run_without_events_is_a_fraction_of_a_command(own_server: RedisServer) -> None:
-    spent = cost(own_server, "run")
-    assert spent.total < 0.05, spent
-    assert spent.calls < 48, spent.calls
+def test_a_run_without_events_needs_a_fraction_of_a_command(own_server: RedisServer) -> None:
+    per_job = cost(own_server, "run")
+    assert per_job.total < 0.05, per_job
+    assert per_job.calls < 48, per_job.calls
 
 
-def test_a_run_with_events_adds_its_two_events_and_nothing_else(own_server: RedisServer) -> None:
-    spent = cost(own_server, "run with events")
-    assert 2.0 <= spent.commands["xadd"] < 2.01
-    assert spent.scripts_and_reads < 0.04, spent
-    assert spent.total < 2.15, spent
-    assert spent.calls < 57, spent.calls
+def test_a_run_with_events_adds_only_its_two_events(own_server: RedisServer) -> None:
+    per_job = cost(own_server, "run with events")
+    assert 2.0 <= per_job.commands["xadd"] < 2.01
+    assert per_job.scripts_and_reads < 0.04, per_job
+    assert per_job.total < 2.15, per_job
+    assert per_job.calls < 57, per_job.calls
 
 
 def test_delayed_jobs_are_promoted_in_bulk(own_server: RedisServer) -> None:
-    spent = cost(own_server, "delayed")
-    assert spent.commands["xadd"] == 1.0
-    assert spent.total < 2.1, spent
+    per_job = cost(own_server, "delayed")
+    assert per_job.commands["xadd"] == 1.0
+    assert per_job.total < 2.1, per_job
 
 
-def test_retries_are_parked_and_promoted_in_bulk(own_server: RedisServer) -> None:
-    spent = cost(own_server, "retried")
-    assert spent.scripts_and_reads < 0.05, spent
-    assert spent.total < 3.2, spent
-    assert spent.calls < 215, spent.calls
+def test_retries_are_delayed_and_promoted_in_bulk(own_server: RedisServer) -> None:
+    per_job = cost(own_server, "retried")
+    assert per_job.scripts_and_reads < 0.05, per_job
+    assert per_job.total < 3.2, per_job
+    assert per_job.calls < 215, per_job.calls

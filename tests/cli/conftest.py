@@ -1,4 +1,4 @@
-"""The command as users run it: a process of its own, or its front door within this one."""
+"""Fixtures that run the `chasqui` program, in this process or as a real one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,28 +19,25 @@ import pytest
 
 from airflow_provider_chasqui.cli.main import run
 from tests.conftest import Server
+from tests.support.waiting import until as wait_until
 
 COMMAND = [sys.executable, "-m", "airflow_provider_chasqui.cli"]
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 
 
-def wait_for(what: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Ask until the answer is true."""
-    deadline = time.monotonic() + seconds
-    while not (answer := what()):
-        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
-        time.sleep(0.05)
-    return answer
+def wait_for(condition: Callable[[], Any], seconds: float = TIMEOUT_S) -> Any:
+    """Return the value of the condition once it is true."""
+    return wait_until(condition, seconds)
 
 
-def environment(server: Server, **more: str) -> dict[str, str]:
-    mine = {key: value for key, value in os.environ.items() if not key.startswith("CHASQUI_")}
-    here = str(Path(__file__).parents[2])
-    return mine | {"CHASQUI_URL": server.url, "PYTHONPATH": here} | more
+def environment(server: Server, **changes: str) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("CHASQUI_")}
+    root = str(Path(__file__).parents[2])
+    return inherited | {"CHASQUI_URL": server.url, "PYTHONPATH": root} | changes
 
 
 @dataclass(frozen=True)
-class Answer:
+class CliResult:
     code: int
     out: str
     err: str
@@ -57,41 +53,41 @@ class Answer:
 
 @dataclass
 class Shell:
-    """Runs `chasqui` in a process of its own."""
+    """Runs `chasqui` as a subprocess."""
 
     server: Server
     env: dict[str, str] = field(default_factory=dict)
 
-    def __call__(self, *args: str, stdin: str = "") -> Answer:
-        done = subprocess.run(
+    def __call__(self, *args: str, stdin: str = "") -> CliResult:
+        completed = subprocess.run(
             [*COMMAND, *args],
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
             env=environment(self.server, **self.env),
         )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return CliResult(completed.returncode, completed.stdout, completed.stderr)
 
 
 @pytest.fixture
-def front(
+def cli(
     server: Server, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Answer]:
-    """Runs `chasqui` within this process: the same, without the wait for an interpreter."""
-    return make_front(server, capfd, monkeypatch)
+) -> Callable[..., CliResult]:
+    """Run `chasqui` in this process, without the start-up time of an interpreter."""
+    return make_cli(server, capfd, monkeypatch)
 
 
-def make_front(
+def make_cli(
     server: Server, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Answer]:
+) -> Callable[..., CliResult]:
     monkeypatch.setenv("CHASQUI_URL", server.url)
-    monkeypatch.delenv("COLUMNS", raising=False)  # make and some shells hand theirs down
+    monkeypatch.delenv("COLUMNS", raising=False)  # make and some shells export it
 
-    def call(*args: str, dialect: bool = True) -> Answer:
+    def call(*args: str, dialect: bool = True) -> CliResult:
         capfd.readouterr()
         code = run([*args, *(["--dialect", server.dialect] if dialect else [])])
-        return Answer(code, *capfd.readouterr())
+        return CliResult(code, *capfd.readouterr())
 
     return call
 
@@ -132,12 +128,12 @@ def factory():
 
 
 class Worker:
-    """A `chasqui worker` with its endpoint, and what it logs."""
+    """A `chasqui worker` process with its metrics server and its log."""
 
     def __init__(self, server: Server, folder: Path, *args: str, **env: str):
         self._log = folder / "worker.log"
         self._folder = folder
-        self.seen: list[int] = []
+        self.seen_pids: list[int] = []
         with self._log.open("ab") as out:
             self.process = subprocess.Popen(
                 [*COMMAND, "worker", *args, "--metrics-port", "0", "--metrics-host", "127.0.0.1"],
@@ -155,39 +151,39 @@ class Worker:
 
     @property
     def port(self) -> int:
-        def said() -> re.Match[str] | None:
+        def port_line() -> re.Match[str] | None:
             assert self.process.poll() is None, self.log
-            return re.search(r"at port (\d+)", self.log)
+            return re.search(r"on port (\d+)", self.log)
 
-        return int(wait_for(said)[1])
+        return int(wait_for(port_line)[1])
 
-    def ask(self, path: str) -> tuple[int, str]:
+    def get(self, path: str) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as reply:
                 return reply.status, reply.read().decode()
-        except urllib.error.HTTPError as refused:
-            with refused:
-                return refused.code, refused.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
 
     def health(self, path: str = "/healthz") -> dict[str, Any]:
-        facts: dict[str, Any] = json.loads(self.ask(path)[1])
-        self.seen += [each["pid"] for each in facts["processes"] if each["pid"]]
-        return facts
+        status: dict[str, Any] = json.loads(self.get(path)[1])
+        self.seen_pids += [process["pid"] for process in status["processes"] if process["pid"]]
+        return status
 
     def pids(self) -> list[int]:
-        return [each["pid"] for each in self.health()["processes"]]
+        return [process["pid"] for process in self.health()["processes"]]
 
     def ready(self) -> Worker:
-        wait_for(lambda: self.ask("/readyz")[0] == 200)
+        wait_for(lambda: self.get("/readyz")[0] == 200)
         self.health()
         return self
 
     def metric(self, name: str, /, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels."""
+        """Return the sum of the samples of a metric that have these labels."""
         from prometheus_client.parser import text_string_to_metric_families
 
         total = 0.0
-        for family in text_string_to_metric_families(self.ask("/metrics")[1]):
+        for family in text_string_to_metric_families(self.get("/metrics")[1]):
             for sample in family.samples:
                 if sample.name == name and labels.items() <= sample.labels.items():
                     total += sample.value
@@ -196,20 +192,20 @@ class Worker:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self, seconds: float = PATIENCE) -> int:
+    def end(self, seconds: float = TIMEOUT_S) -> int:
         return self.process.wait(seconds)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
-        for pid in set(self.seen):
+        for pid in set(self.seen_pids):
             if alive(pid):
                 os.kill(pid, signal.SIGKILL)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of ours runs under this id; one that waits to be reaped does not."""
+    """Return whether a Chasqui process with this id is running and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         command = Path(f"/proc/{pid}/cmdline").read_text()
@@ -220,14 +216,14 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture
 def start_worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts workers of the handlers above, in a folder of their own."""
+    """Start workers with the handlers above, in a temporary directory."""
     (tmp_path / "my_jobs.py").write_text(HANDLERS)
     started: list[Worker] = []
 
     def start(server: Server, *args: str, **env: str) -> Worker:
         dialect = ["--dialect", server.dialect]
-        chosen = args if ":" in args[0] else ("my_jobs:handlers", *args)
-        worker = Worker(server, tmp_path, *chosen, *dialect, **env)
+        arguments = args if ":" in args[0] else ("my_jobs:handlers", *args)
+        worker = Worker(server, tmp_path, *arguments, *dialect, **env)
         started.append(worker)
         return worker
 

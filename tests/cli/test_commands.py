@@ -1,4 +1,4 @@
-"""Every command, for people and for machines, on every server."""
+"""Every command of the CLI, with text and JSON output, on every server."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.cli.conftest import Answer
+from tests.cli.conftest import CliResult
 from tests.conftest import Server
 
-Front = Callable[..., Answer]
+Cli = Callable[..., CliResult]
 
 
-def work(server: Server, name: str) -> None:
-    """Run what is on the queue, as a worker would, until it is empty."""
+def run_worker(server: Server, name: str) -> None:
+    """Run a consumer until the queue is empty."""
 
     async def handle(job, context) -> object:
         context.progress({"half": True})
@@ -44,258 +44,253 @@ def work(server: Server, name: str) -> None:
     asyncio.run(until_empty())
 
 
-def test_inspect(front: Front, queue: Queue, server: Server) -> None:
-    empty = front("inspect", queue.name)
-    assert "0 (group not created)" in empty.out
+def test_inspect(cli: Cli, queue: Queue, server: Server) -> None:
+    empty = cli("inspect", queue.name)
+    assert "0 (no consumer group yet)" in empty.out
     queue.add(1)
     queue.add(1, delay=timedelta(hours=1))
-    said = front("inspect", queue.name)
-    assert said.code == 0
-    for row in ("stream depth", "pending", "DLQ depth", "delayed depth",
-                "oldest delayed lag (ms)", "repeatable count"):  # fmt: skip
-        assert row in said.out
-    facts = front("inspect", queue.name, "--json").json
-    assert facts["stream_depth"] == facts["waiting"] == facts["delayed_depth"] == 1
-    assert facts["group_created"] is False
-    assert 3500_000 < facts["next_due_ms"] - current_time_ms() <= 3600_000
-    assert facts["dialect"] == server.dialect
+    result = cli("inspect", queue.name)
+    assert result.code == 0
+    for name in ("waiting", "running", "delayed", "dead", "repeatable jobs", "next due in"):
+        assert name in result.out
+    status = cli("inspect", queue.name, "--json").json
+    assert status["stream_depth"] == status["waiting"] == status["delayed_depth"] == 1
+    assert status["group_created"] is False
+    assert 3500_000 < status["next_due_ms"] - current_time_ms() <= 3600_000
+    assert status["dialect"] == server.dialect
 
 
-def test_watch_shows_what_changed(front: Front, queue: Queue) -> None:
+def test_watch_shows_changes(cli: Cli, queue: Queue) -> None:
     queue.add(1)
-    said = front("watch", queue.name, "--interval-ms", "1", "--count", "2")
-    assert said.code == 0
-    assert "stream depth" in said.out
-    assert "=" in said.out
-    lines = front("watch", queue.name, "--interval-ms", "1", "--count", "3", "--json").lines
-    assert [each["stream_depth"] for each in lines] == [1, 1, 1]
+    result = cli("watch", queue.name, "--interval-ms", "1", "--count", "2")
+    assert result.code == 0
+    assert "waiting" in result.out
+    assert "=" in result.out
+    lines = cli("watch", queue.name, "--interval-ms", "1", "--count", "3", "--json").lines
+    assert [row["stream_depth"] for row in lines] == [1, 1, 1]
 
 
-def test_add_gives_the_id_and_says_if_it_was_taken(front: Front, queue: Queue) -> None:
-    said = front("add", queue.name, '{"to": "ada"}', "--job-name", "welcome")
-    assert said.code == 0
-    found = queue.job_status(said.out.strip())
+def test_add_prints_the_id_and_whether_it_existed(cli: Cli, queue: Queue) -> None:
+    result = cli("add", queue.name, '{"to": "ada"}', "--job-name", "welcome")
+    assert result.code == 0
+    found = queue.job_status(result.out.strip())
     assert found.job is not None
     assert (found.job.name, found.job.payload) == ("welcome", {"to": "ada"})
-    args = ("add", queue.name, "1", "--id", "mine", "--dedup-ttl", "1d", "--json")
-    assert front(*args).json == {"queue": queue.name, "id": "mine", "created": True}
-    assert front(*args).json == {"queue": queue.name, "id": "mine", "created": False}
-    assert "was there already" in front(*args[:-1]).out
-    front("add", queue.name, "--delay", "1h30m", "--id", "later")
+    args = ("add", queue.name, "1", "--job-id", "mine", "--dedup-ttl", "1d", "--json")
+    assert cli(*args).json == {"queue_name": queue.name, "job_id": "mine", "created": True}
+    assert cli(*args).json == {"queue_name": queue.name, "job_id": "mine", "created": False}
+    assert "already existed" in cli(*args[:-1]).out
+    cli("add", queue.name, "--delay", "1h30m", "--job-id", "later")
     assert queue.job_status("later").state == "delayed"
-    front("add", queue.name, "--run-at", "2040-01-01T00:00Z", "--id", "x", "--max-attempts", "1")
+    cli("add", queue.name, "--run-at", "2040-01-01T00:00Z", "--job-id", "x", "--max-attempts", "1")
     assert queue.job_status("x").state in ("delayed", "unknown")
 
 
-def test_add_reads_stdin(front: Front, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_reads_stdin(cli: Cli, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO('["from", "stdin"]'))
-    job_id = front("add", queue.name, "-").out.strip()
+    job_id = cli("add", queue.name, "-").out.strip()
     found = queue.job_status(job_id)
     assert found.job is not None
     assert found.job.payload == ["from", "stdin"]
 
 
-def test_lines_become_a_batch_once_however_often_they_are_sent(
-    front: Front, queue: Queue, tmp_path: Path
-) -> None:
+def test_lines_are_enqueued_once_as_a_batch(cli: Cli, queue: Queue, tmp_path: Path) -> None:
     file = tmp_path / "jobs.jsonl"
     file.write_text('{"n": 1}\n\n{"n": 2}\n"three"\n')
     args = ("add", queue.name, "--lines", str(file), "--batch-id", "b", "--job-name", "welcome")
-    assert "batch b: 3 jobs handed off" in front(*args).out
-    assert front(*args, "--json").json == {"queue": queue.name, "batch": "b", "total": 3}
+    assert "batch b: 3 jobs enqueued" in cli(*args).out
+    assert cli(*args, "--json").json == {"queue_name": queue.name, "batch_id": "b", "total": 3}
     assert queue.depth().waiting == 3
 
     file.write_text('{"n": 1}\n{oops\n')
-    bad = front("add", queue.name, "--lines", str(file), "--batch-id", "c")
+    bad = cli("add", queue.name, "--lines", str(file), "--batch-id", "c")
     assert bad.code == 2
     assert "line 2 is not JSON" in bad.err
-    assert queue.depth().waiting == 3  # not even its first line was sent
+    assert queue.depth().waiting == 3  # no line was enqueued
 
 
-def test_jobs_in_pages(front: Front, queue: Queue, server: Server) -> None:
-    ids = [each.job_id for each in queue.add_many([{"payload": n} for n in range(5)])]
+def test_jobs_in_pages(cli: Cli, queue: Queue, server: Server) -> None:
+    ids = [row.job_id for row in queue.add_many([{"payload": n} for n in range(5)])]
     for n in range(3):
         queue.add(n, job_id=f"later-{n}", delay=timedelta(hours=n + 1))
-    first = front("jobs", queue.name, "--state", "waiting", "--limit", "3", "--json").json
-    assert [each["id"] for each in first["jobs"]] == ids[:3]
+    first = cli("jobs", queue.name, "--state", "waiting", "--limit", "3", "--json").json
+    assert [row["id"] for row in first["jobs"]] == ids[:3]
     args = ("jobs", queue.name, "--state", "waiting", "--limit", "3", "--json", "--after")
-    rest = front(*args, first["next"]).json
-    assert [each["id"] for each in rest["jobs"]] == ids[3:]
-    assert rest["next"] is None
-    later = front("jobs", queue.name, "--state", "delayed", "--limit", "2", "--json").json
-    assert [each["id"] for each in later["jobs"]] == ["later-0", "later-1"]
+    remaining = cli(*args, first["next"]).json
+    assert [row["id"] for row in remaining["jobs"]] == ids[3:]
+    assert remaining["next"] is None
+    later = cli("jobs", queue.name, "--state", "delayed", "--limit", "2", "--json").json
+    assert [row["id"] for row in later["jobs"]] == ["later-0", "later-1"]
     args = ("jobs", queue.name, "--state", "delayed", "--json", "--after", later["next"])
-    assert [each["id"] for each in front(*args).json["jobs"]] == ["later-2"]
+    assert [row["id"] for row in cli(*args).json["jobs"]] == ["later-2"]
 
     from airflow_provider_chasqui.core.commands import consumer_group
 
     queue.client.execute(consumer_group.create(queue.keys, "default"))
     queue.client.execute(consumer_group.read(queue.keys, "default", "me", 2, 0, 30_000))
-    running = front("jobs", queue.name, "--state", "running", "--json").json["jobs"]
-    assert [(each["id"], each["consumer"]) for each in running] == [(ids[0], "me"), (ids[1], "me")]
-    every = front("jobs", queue.name, "--json").json["jobs"]
+    running = cli("jobs", queue.name, "--state", "running", "--json").json["jobs"]
+    assert [(row["id"], row["consumer"]) for row in running] == [(ids[0], "me"), (ids[1], "me")]
+    every = cli("jobs", queue.name, "--json").json["jobs"]
     states = ["running"] * 2 + ["waiting"] * 3 + ["delayed"] * 3
-    assert [each["state"] for each in every] == states
-    table = front("jobs", queue.name).out
+    assert [row["state"] for row in every] == states
+    table = cli("jobs", queue.name).out
     assert ids[0] in table
     assert "due in" in table
-    assert "no running jobs" in front("jobs", f"{queue.name}-none", "--state", "running").out
+    assert "no running jobs" in cli("jobs", f"{queue.name}-none", "--state", "running").out
 
 
-def test_a_job_is_told_from_its_beginning_to_its_end(
-    front: Front, queue: Queue, server: Server
-) -> None:
+def test_job_shows_the_timeline_of_a_job(cli: Cli, queue: Queue, server: Server) -> None:
     queue.add({"n": 1}, job_id="fine", job_name="welcome")
-    queue.add("\x1b[2Jgone", job_id="bad", job_name="die")
-    work(server, queue.name)
-    fine = front("job", queue.name, "fine", "--json").json
+    queue.add("\x1b[2Jbad", job_id="bad", job_name="die")
+    run_worker(server, queue.name)
+    fine = cli("job", queue.name, "fine", "--json").json
     assert (fine["state"], fine["result"]) == ("done", {"did": {"n": 1}})
     assert fine["progress"] == {"half": True}
-    assert [each["event"] for each in fine["events"]] == ["active", "completed"]
-    bad = front("job", queue.name, "bad", "--json").json
+    assert [row["event"] for row in fine["events"]] == ["active", "completed"]
+    bad = cli("job", queue.name, "bad", "--json").json
     assert (bad["state"], bad["reason"]) == ("dead", "unrecoverable")
-    assert [each["event"] for each in bad["events"]] == ["active", "failed", "dlq"]
-    said = front("job", queue.name, "bad").out
-    assert "\x1b[2J" not in said  # what a job says cannot drive the terminal
-    assert "\\x1b[2Jgone" in said
-    unknown = front("job", queue.name, "nobody")
+    assert [row["event"] for row in bad["events"]] == ["active", "failed", "dlq"]
+    result = cli("job", queue.name, "bad").out
+    assert "\x1b[2J" not in result  # control characters are escaped
+    assert "\\x1b[2Jbad" in result
+    unknown = cli("job", queue.name, "missing")
     assert unknown.code == 1
     assert "CMQ-308" in unknown.err
 
 
-def test_cancel(front: Front, queue: Queue) -> None:
+def test_cancel(cli: Cli, queue: Queue) -> None:
     queue.add(1, job_id="later", delay=timedelta(hours=1))
     queue.add(1, job_id="now")
-    answers = front("cancel", queue.name, "later", "now", "--json").json["cancelled"]
-    assert answers == {"later": "cancelled", "now": "asked"}
-    assert "workers are asked" in front("cancel", queue.name, "now").out
+    answers = cli("cancel", queue.name, "later", "now", "--json").json["cancelled"]
+    assert answers == {"later": "cancelled", "now": "requested"}
+    assert "workers are asked" in cli("cancel", queue.name, "now").out
 
 
-def test_a_batch_is_followed_to_its_end(front: Front, queue: Queue, server: Server) -> None:
+def test_batch_shows_progress_and_waits(cli: Cli, queue: Queue, server: Server) -> None:
     queue.add_batch([1, 2, 3, 4], batch_id="b")
-    half = front("batch", queue.name, "b")
+    half = cli("batch", queue.name, "b")
     assert "0/4" in half.out
-    assert "under way" in half.out
-    late = front("batch", queue.name, "b", "--wait", "--timeout", "100ms")
+    assert "running" in half.out
+    late = cli("batch", queue.name, "b", "--wait", "--timeout", "100ms")
     assert late.code == 1
     assert "CMQ-102" in late.err
     queue.add_batch([1, 2], batch_id="mixed", job_name="die")
-    work(server, queue.name)
-    done = front("batch", queue.name, "b", "--wait", "--json")
+    run_worker(server, queue.name)
+    done = cli("batch", queue.name, "b", "--wait", "--json")
     assert done.code == 0
     assert (done.json["done"], done.json["dead"], done.json["finished"]) == (4, 0, True)
-    died = front("batch", queue.name, "mixed", "--wait", "--dead", "1")
+    died = cli("batch", queue.name, "mixed", "--wait", "--show-dead", "1")
     assert died.code == 1
     assert "CMQ-306" in died.err
     assert "dead: batch:mixed:0:0" in died.out
-    listed = front("batches", queue.name, "--json").json["batches"]
-    assert {each["id"]: each["dead"] for each in listed} == {"b": 0, "mixed": 2}
-    assert "finished" in front("batches", queue.name).out
-    nobody = front("batch", queue.name, "nobody")
-    assert (nobody.code, "CMQ-304" in nobody.err) == (1, True)
+    listed = cli("batches", queue.name, "--json").json["batches"]
+    assert {row["batch_id"]: row["dead"] for row in listed} == {"b": 0, "mixed": 2}
+    assert "finished" in cli("batches", queue.name).out
+    missing = cli("batch", queue.name, "missing")
+    assert (missing.code, "CMQ-304" in missing.err) == (1, True)
 
 
-def test_letters_are_seen_replayed_and_purged(
-    front: Front, queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
+def test_dead_letters_are_listed_replayed_and_purged(
+    cli: Cli, queue: Queue, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.add_many(
         [{"payload": f"error {n}", "job_name": "die", "job_id": f"j{n}"} for n in range(4)]
     )
-    work(server, queue.name)
-    page = front("dlq", "peek", queue.name, "--limit", "3", "--json").json
-    assert [each["job_id"] for each in page["dead_letters"]] == ["j0", "j1", "j2"]
+    run_worker(server, queue.name)
+    page = cli("dlq", "peek", queue.name, "--limit", "3", "--json").json
+    assert [row["job_id"] for row in page["dead_letters"]] == ["j0", "j1", "j2"]
     assert page["reasons"] == {"unrecoverable": 3}
-    rest = front("dlq", "peek", queue.name, "--after", page["next"], "--json").json
-    assert [each["payload"] for each in rest["dead_letters"]] == ["error 3"]
-    one = front("dlq", "peek", queue.name, "--text", "error 2", "--json").json["dead_letters"]
-    assert [each["job_id"] for each in one] == ["j2"]
-    said = front("dlq", "peek", queue.name).out
-    assert page["dead_letters"][0]["dlq_id"] in said
-    assert "unrecoverable" in said
+    remaining = cli("dlq", "peek", queue.name, "--after", page["next"], "--json").json
+    assert [row["payload"] for row in remaining["dead_letters"]] == ["error 3"]
+    one = cli("dlq", "peek", queue.name, "--text", "error 2", "--json").json["dead_letters"]
+    assert [row["job_id"] for row in one] == ["j2"]
+    result = cli("dlq", "peek", queue.name).out
+    assert page["dead_letters"][0]["dlq_id"] in result
+    assert "unrecoverable" in result
 
-    dry = front("dlq", "replay", queue.name, "--dry-run", "--json").json
+    dry = cli("dlq", "replay", queue.name, "--dry-run", "--json").json
     assert (dry["affected"], dry["dry_run"]) == (4, True)
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    refused = front("dlq", "replay", queue.name)
+    refused = cli("dlq", "replay", queue.name)
     assert refused.code == 1
     assert "replay 4 letters" in refused.err
     assert queue.depth().dead == 4
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert front("dlq", "purge", queue.name).code == 1  # nobody there to say yes
+    assert cli("dlq", "purge", queue.name).code == 1  # no answer to the confirmation
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert "replayed 1 of 100 entries" in front("dlq", "replay", queue.name, "--job", "j0").out
+    assert "replayed 1 of 100 entries" in cli("dlq", "replay", queue.name, "--job-id", "j0").out
     assert (
-        "replayed 1 of 1 entries" in front("dlq", "replay", queue.name, "--limit", "1", "--yes").out
+        "replayed 1 of 1 entries" in cli("dlq", "replay", queue.name, "--limit", "1", "--yes").out
     )
-    purged = front("dlq", "purge", queue.name, "--all", "--yes", "--json").json
+    purged = cli("dlq", "purge", queue.name, "--all", "--yes", "--json").json
     assert (purged["verb"], purged["affected"]) == ("purge", 2)
     assert (queue.depth().waiting, queue.depth().dead) == (2, 0)
-    assert "no letters" in front("dlq", "peek", queue.name).out
+    assert "no letters" in cli("dlq", "peek", queue.name).out
 
 
-def test_repeats_are_added_listed_and_removed(front: Front, queue: Queue) -> None:
-    key = front("repeat", "add", queue.name, '{"x": 1}', "--every", "1h", "--job-name", "tick").out
+def test_repeats_are_added_listed_and_removed(cli: Cli, queue: Queue) -> None:
+    key = cli("repeat", "add", queue.name, '{"x": 1}', "--every", "1h", "--job-name", "tick").out
     assert key.strip() == "tick::every:3600000"
-    added = front(
+    added = cli(
         "repeat", "add", queue.name, "--cron", "0 2 * * *", "--tz", "Europe/Berlin", "--key", "k",
         "--misfire", "fire-all:3", "--limit", "9", "--json",
     ).json  # fmt: skip
     assert added["key"] == "k"
-    listed = front("repeatable", "list", queue.name, "--json").json["repeats"]
-    by_key = {each["key"]: each for each in listed}
+    listed = cli("repeatable", "list", queue.name, "--json").json["repeats"]
+    by_key = {row["key"]: row for row in listed}
     assert by_key["k"]["tz"] == "Europe/Berlin"
-    assert (by_key["k"]["missed"], by_key["k"]["limit"]) == ("fire-all", 9)
+    assert (by_key["k"]["misfire"], by_key["k"]["limit"]) == ("fire-all", 9)
     assert by_key["tick::every:3600000"]["payload"] == {"x": 1}
-    assert "every 3600000ms" in front("repeat", "list", queue.name).out
-    gone = front("repeat", "remove", queue.name, "k")
-    assert (gone.code, gone.out.strip()) == (0, "removed")
-    again = front("repeat", "remove", queue.name, "k")
+    assert "every 3600000ms" in cli("repeat", "list", queue.name).out
+    removed = cli("repeat", "remove", queue.name, "k")
+    assert (removed.code, removed.out.strip()) == (0, "removed")
+    again = cli("repeat", "remove", queue.name, "k")
     assert (again.code, again.out.strip()) == (1, "not found")
-    assert front("repeat", "remove", queue.name, "k", "--json").json["removed"] is False
+    assert cli("repeat", "remove", queue.name, "k", "--json").json["removed"] is False
 
 
-def test_events_are_lines(front: Front, queue: Queue, server: Server) -> None:
+def test_events_prints_one_line_per_event(cli: Cli, queue: Queue, server: Server) -> None:
     queue.add("x", job_id="a", job_name="die")
-    work(server, queue.name)
-    said = front("events", queue.name, "--from", "0", "--no-follow", "--event", "dlq").out
-    assert " dlq id=a attempt=1 name=die reason=unrecoverable" in said
-    lines = front("events", queue.name, "--from", "0", "--limit", "2", "--json").lines
-    assert [each["event"] for each in lines] == ["active", "failed"]
-    of_job = front("events", queue.name, "--from", "0", "--no-follow", "--job", "b", "--json")
+    run_worker(server, queue.name)
+    result = cli("events", queue.name, "--from", "0", "--no-follow", "--event", "dlq").out
+    assert " dlq id=a attempt=1 name=die reason=unrecoverable" in result
+    lines = cli("events", queue.name, "--from", "0", "--limit", "2", "--json").lines
+    assert [row["event"] for row in lines] == ["active", "failed"]
+    of_job = cli("events", queue.name, "--from", "0", "--no-follow", "--job-id", "b", "--json")
     assert of_job.out == ""
-    assert front("events", queue.name, "--event", "nonsense").code == 2
+    assert cli("events", queue.name, "--event", "nonsense").code == 2
 
 
-def test_consumers_and_who_leads(front: Front, queue: Queue, server: Server) -> None:
-    assert "nobody takes jobs" in front("consumers", queue.name).out
-    queue.add(1)  # an old Redis does not know a consumer before its first job
+def test_consumers_shows_consumers_and_leaders(cli: Cli, queue: Queue, server: Server) -> None:
+    assert "no consumers" in cli("consumers", queue.name).out
+    queue.add(1)  # Redis 7 creates a consumer with its first entry
 
-    async def look() -> tuple[Answer, Answer]:
+    async def run_and_list() -> tuple[CliResult, CliResult]:
         async def handle(job) -> None: ...
 
         async with AsyncQueue(queue.name, server.url, dialect=server.dialect) as opened:
             consumer = Consumer(opened, handle, ConsumerConfig(consumer_id="c-me"))
             running = asyncio.create_task(consumer.run())
-            while not await asyncio.to_thread(leads):
+            while not await asyncio.to_thread(has_leader):
                 assert not running.done(), running.exception()
                 await asyncio.sleep(0.02)
-            told = await asyncio.to_thread(front, "consumers", queue.name)
-            json = await asyncio.to_thread(front, "consumers", queue.name, "--json")
+            text = await asyncio.to_thread(cli, "consumers", queue.name)
+            json = await asyncio.to_thread(cli, "consumers", queue.name, "--json")
             consumer.stop()
             await running
-        return told, json
+        return text, json
 
-    def leads() -> bool:
-        facts = front("consumers", queue.name, "--json").json
-        return facts["leaders"]["promoter"] is not None and bool(facts["consumers"])
+    def has_leader() -> bool:
+        status = cli("consumers", queue.name, "--json").json
+        return status["leaders"]["promoter"] is not None and bool(status["consumers"])
 
-    told, json = asyncio.run(look())
-    assert "c-me" in told.out
+    text, json = asyncio.run(run_and_list())
+    assert "c-me" in text.out
     assert json.json["consumers"][0]["promoter"] is True
     assert json.json["leaders"]["promoter"] == "c-me"
 
 
-def test_drain_rsmq(front: Front, queue: Queue, server: Server, queue_name: str) -> None:
+def test_migrate_rsmq(cli: Cli, queue: Queue, server: Server, queue_name: str) -> None:
     from airflow_provider_chasqui.rsmq.client import RsmqClient
 
     source = queue_name.replace("-", "")
@@ -303,12 +298,12 @@ def test_drain_rsmq(front: Front, queue: Queue, server: Server, queue_name: str)
         rsmq.create_queue(source)
         for n in range(3):
             rsmq.send_message(source, f'{{"n": {n}}}')
-    args = ("drain", "rsmq", source, queue.name)
-    first = front(*args, "--max", "1", "--parse", "--json").json
-    assert (first["moved"], first["queue"]) == (1, queue.name)
-    assert "moved 2 messages" in front(*args, "--job-name", "old").out
-    jobs = front("jobs", queue.name, "--json").json["jobs"]
-    assert [each["payload"] for each in jobs] == [{"n": 0}, '{"n": 1}', '{"n": 2}']
-    nobody = front("drain", "rsmq", "nobody", queue.name)
-    assert nobody.code == 1
-    assert "CMQ-401" in nobody.err
+    args = ("migrate", "rsmq", source, queue.name)
+    first = cli(*args, "--limit", "1", "--parse-json", "--json").json
+    assert (first["moved"], first["queue_name"]) == (1, queue.name)
+    assert "moved 2 messages" in cli(*args, "--job-name", "old").out
+    jobs = cli("jobs", queue.name, "--json").json["jobs"]
+    assert [row["payload"] for row in jobs] == [{"n": 0}, '{"n": 1}', '{"n": 2}']
+    missing = cli("migrate", "rsmq", "missing", queue.name)
+    assert missing.code == 1
+    assert "CMQ-401" in missing.err

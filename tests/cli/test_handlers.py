@@ -1,4 +1,4 @@
-"""Handlers that cannot be found: the message says where they were looked for and what is there."""
+"""Error messages for handlers that cannot be imported."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.supervisor.handler_loader import load
 
-Told = Callable[[str], str]
+LoadError = Callable[[str], str]
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Told]:
-    """Loads from a folder with some modules; returns what is said about it."""
+def load_error(tmp_path: Path) -> Iterator[LoadError]:
+    """Return the error message of loading handlers from a directory with some modules."""
     text = "from airflow_provider_chasqui import Handlers\nhandlers = Handlers()\n"
     (tmp_path / "greet_jobs.py").write_text(text)
     (tmp_path / "broken_jobs.py").write_text("import greet_jobs\nimport nowhere_at_all\n")
     (tmp_path / "empty_jobs.py").write_text("")
     path = list(sys.path)
 
-    def fail(where: str) -> str:
+    def fail(handlers_path: str) -> str:
         with pytest.raises(InvalidArgument) as caught:
-            load(where, str(tmp_path))
+            load(handlers_path, str(tmp_path))
         return caught.value.message.replace(str(tmp_path), "HERE")
 
     yield fail
@@ -34,21 +34,21 @@ def told(tmp_path: Path) -> Iterator[Told]:
         sys.modules.pop(name, None)
 
 
-def test_a_module_that_is_not_there(told: Told) -> None:
+def test_a_missing_module(load_error: LoadError) -> None:
     missing = "No module named {!r} in HERE or on the Python path"
-    assert told("no_jobs:handlers") == missing.format("no_jobs")
-    assert told("my.no_jobs:handlers") == missing.format("my.no_jobs")
-    written = "; write greet_jobs:handlers"
-    assert told("greet_jobs.py:handlers") == missing.format("greet_jobs.py") + written
-    written = "; write app.jobs:handlers"
-    assert told("./app/jobs.py:handlers") == missing.format("./app/jobs.py") + written
+    assert load_error("no_jobs:handlers") == missing.format("no_jobs")
+    assert load_error("my.no_jobs:handlers") == missing.format("my.no_jobs")
+    correction = "; write greet_jobs:handlers"
+    assert load_error("greet_jobs.py:handlers") == missing.format("greet_jobs.py") + correction
+    correction = "; write app.jobs:handlers"
+    assert load_error("./app/jobs.py:handlers") == missing.format("./app/jobs.py") + correction
 
 
-def test_a_name_that_is_not_in_the_module(told: Told) -> None:
-    assert told("greet_jobs:nope") == "'greet_jobs' has no 'nope', but it has handlers"
-    assert told("empty_jobs:nope") == "'empty_jobs' has no 'nope'"
+def test_a_missing_attribute(load_error: LoadError) -> None:
+    assert load_error("greet_jobs:nope") == "'greet_jobs' has no 'nope'; it has handlers"
+    assert load_error("empty_jobs:nope") == "'empty_jobs' has no 'nope'"
 
 
-def test_a_module_that_fails_itself_names_the_line(told: Told) -> None:
-    said = "cannot import 'broken_jobs': ModuleNotFoundError: No module named 'nowhere_at_all'"
-    assert told("broken_jobs:handlers") == f"{said} (at HERE/broken_jobs.py:2)"
+def test_an_import_error_names_the_line(load_error: LoadError) -> None:
+    message = "cannot import 'broken_jobs': ModuleNotFoundError: No module named 'nowhere_at_all'"
+    assert load_error("broken_jobs:handlers") == f"{message} (at HERE/broken_jobs.py:2)"

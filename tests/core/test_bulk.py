@@ -53,7 +53,7 @@ def test_the_bytes_are_the_same() -> None:
     jobs = [NewJob(PAYLOADS[i % 7], "" if i % 3 else f"näme{i % 5}") for i in range(600)]
     config = QueueConfig()
     sent, added = sent_by(QueueFlows(KEYS, config, lambda: NOW).add_many(iter(jobs)))
-    assert [op.script for op in sent] == ["add_plain"] * -(-600 // MAX_CHUNK_JOBS)
+    assert [op.script for op in sent] == ["add_simple_jobs"] * -(-600 // MAX_CHUNK_JOBS)
     assert len({op.keys[1] for op in sent}) == len(sent)
     ids = iter(added.job_ids)
     ready = [encode_new_job(job, config, NOW, lambda _: next(ids)) for job in jobs]

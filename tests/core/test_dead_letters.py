@@ -184,4 +184,4 @@ def test_errors_survive_a_pickle_and_say_where(kind):
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert str(again) == str(error) == f"[{kind.code}] it went wrong (queue 'q', job 'j')"
-    assert (again.queue, again.job_id) == ("q", "j")
+    assert (again.queue_name, again.job_id) == ("q", "j")

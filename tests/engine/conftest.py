@@ -1,8 +1,9 @@
-"""Consumers for the tests of the engine: started when asked for, stopped when the test ends."""
+"""Fixtures and helpers of the engine tests: queues, consumers and waiting."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ PUNCTUAL = SchedulerConfig(poll_interval=timedelta(milliseconds=100), lock_ttl=t
 
 @pytest.fixture(params=["redis8-native", "valkey"])
 def server(request: pytest.FixtureRequest) -> Server:
-    """Once in each dialect; what differs between servers of one dialect is tested in tests/lua."""
+    """One server per dialect. Differences within a dialect are tested in tests/lua."""
     fixture, dialect = SERVERS[request.param]
     return Server(request.getfixturevalue(fixture).url, dialect)
 
@@ -38,20 +39,20 @@ async def queue(server: Server, queue_name: str) -> AsyncIterator[AsyncQueue]:
 
 
 def settings(**changes: Any) -> ConsumerConfig:
-    """A consumer's settings with short waits."""
-    given: dict[str, Any] = {
+    """Return consumer settings with short timeouts."""
+    defaults: dict[str, Any] = {
         "block_timeout": timedelta(milliseconds=500),
         "promoter": PROMPT,
         "scheduler": None,
     }
-    return ConsumerConfig(**given | changes)
+    return ConsumerConfig(**defaults | changes)
 
 
 @asynccontextmanager
 async def working(
     queue: AsyncQueue, handler: Any, config: ConsumerConfig | None = None, **changes: Any
 ) -> AsyncIterator[Consumer]:
-    """A consumer that works during the block; its failure fails the test."""
+    """Run a consumer during the block; raise its error, if it fails."""
     consumer = Consumer(queue, handler, config or settings(**changes))
     task = asyncio.create_task(consumer.run())
     await asyncio.sleep(0)
@@ -64,27 +65,37 @@ async def working(
         await asyncio.wait_for(task, 40)
 
 
-async def until(what: Callable[[], Any], seconds: float = 20) -> Any:
-    """Wait until the answer is true and return it; the answer may be awaited."""
+async def until(condition: Callable[[], Any], seconds: float = 20) -> Any:
+    """Wait until the condition, which may be a coroutine function, is true; return its value."""
     deadline = time.monotonic() + seconds
     while True:
-        answer = what()
-        if asyncio.iscoroutine(answer):
-            answer = await answer
-        if answer:
-            return answer
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return value
         if time.monotonic() > deadline:
-            raise AssertionError("it did not come to that in time")
+            raise AssertionError(
+                f"not true within {seconds:g} s: {_source(condition)}; last value: {value!r}"
+            )
         await asyncio.sleep(0.01)
 
 
+def _source(condition: Callable[[], Any]) -> str:
+    """Return the source line of a condition, for the failure message."""
+    try:
+        return " ".join(inspect.getsource(condition).split())
+    except (OSError, TypeError):
+        return repr(condition)
+
+
 async def empty(queue: AsyncQueue) -> bool:
-    """Whether nothing waits, runs or is delayed."""
+    """Return whether no job is waiting, running or delayed."""
     depth = await queue.depth()
     return not (depth.waiting or depth.running or depth.delayed)
 
 
-async def told(queue: AsyncQueue, job_id: str | None = None) -> list[str]:
-    """The names of the events, of one job or of all."""
+async def event_names(queue: AsyncQueue, job_id: str | None = None) -> list[str]:
+    """Return the names of all events, or of the events of one job, in order."""
     events = await queue.events(limit=10_000)
     return [event.name for event in events if job_id in (None, event.job_id)]

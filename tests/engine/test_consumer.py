@@ -1,4 +1,4 @@
-"""A consumer takes jobs, runs them, and leaves nothing behind."""
+"""Tests of a whole consumer: it runs jobs and leaves an empty queue."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from airflow_provider_chasqui.core.errors import (
 )
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import empty, settings, told, until, working
+from tests.engine.conftest import empty, event_names, settings, until, working
 
 
-async def test_a_thousand_jobs_run_once_each_and_leave_nothing(queue: AsyncQueue) -> None:
+async def test_a_thousand_jobs_run_once_each_and_leave_an_empty_queue(queue: AsyncQueue) -> None:
     ran: list[int] = []
 
     async def handle(job) -> None:
@@ -32,25 +32,25 @@ async def test_a_thousand_jobs_run_once_each_and_leave_nothing(queue: AsyncQueue
     assert (depth.waiting, depth.running, depth.consumers) == (0, 0, 0)
 
 
-async def test_ten_lines_are_a_worker(server, queue_name) -> None:
-    """The public API from a plain script: names of the server and the queue, a function."""
-    seen = asyncio.Event()
+async def test_a_short_script_is_a_worker(server, queue_name) -> None:
+    """The public API of a script: a queue name, a server URL and a function."""
+    handled = asyncio.Event()
 
     async def handle(job) -> None:
         assert (job.name, job.payload) == ("welcome", {"to": "ada"})
-        seen.set()
+        handled.set()
 
     consumer = Consumer(queue_name, handle, server=server.url)
-    working = asyncio.create_task(consumer.run())
+    running = asyncio.create_task(consumer.run())
     async with AsyncQueue(queue_name, server.url) as queue:
         await queue.add({"to": "ada"}, job_name="welcome")
-        await asyncio.wait_for(seen.wait(), 10)
+        await asyncio.wait_for(handled.wait(), 10)
         consumer.stop()
-        await asyncio.wait_for(working, 10)
+        await asyncio.wait_for(running, 10)
         assert await empty(queue)
 
 
-async def test_counts_and_events_tell_what_happened(queue: AsyncQueue) -> None:
+async def test_metrics_and_events_record_the_runs(queue: AsyncQueue) -> None:
     async def handle(job) -> None:
         if job.payload:
             raise ValueError("no")
@@ -59,40 +59,42 @@ async def test_counts_and_events_tell_what_happened(queue: AsyncQueue) -> None:
     bad = (await queue.add(1)).job_id
     async with working(queue, handle, settings()) as consumer:
         await until(lambda: consumer.metrics.failed[""] >= 2)
-        counts = consumer.metrics
-        assert counts.completed[""] == 1
-        assert counts.retried[""] >= 1
-        assert counts.backoff[""].total > 0
-        assert sum(counts.read_sizes.counts) >= 2
-    assert await told(queue, good) == ["active", "completed"]
-    assert (await told(queue, bad))[:3] == ["active", "failed", "retry-scheduled"]
+        metrics = consumer.metrics
+        assert metrics.completed[""] == 1
+        assert metrics.retried[""] >= 1
+        assert metrics.backoff[""].total > 0
+        assert sum(metrics.read_sizes.counts) >= 2
+    assert await event_names(queue, good) == ["active", "completed"]
+    assert (await event_names(queue, bad))[:3] == ["active", "failed", "retry-scheduled"]
 
 
-async def test_events_can_be_switched_off(queue: AsyncQueue) -> None:
+async def test_no_events_are_written_if_events_are_disabled(queue: AsyncQueue) -> None:
     async def handle(job) -> None: ...
 
     await queue.add(1)
     async with working(queue, handle, events=False):
         await until(lambda: empty(queue))
-    assert await told(queue) == []
+    assert await event_names(queue) == []
 
 
-async def test_a_stop_before_the_start_is_heard(queue: AsyncQueue) -> None:
+async def test_a_stop_before_the_start_ends_the_run(queue: AsyncQueue) -> None:
     consumer = Consumer(queue, print, settings())
     consumer.stop()
     await asyncio.wait_for(consumer.run(), 5)
 
 
-async def test_a_wrong_login_ends_it_at_the_first_contact(redis86_binary, queue_name) -> None:
+async def test_a_wrong_password_ends_the_consumer_at_the_first_connection(
+    redis86_binary, queue_name
+) -> None:
     from tests.support.servers import RedisServer
 
     with RedisServer.start(redis86_binary, "--requirepass", "right") as server:
-        url = server.url.replace("redis://", "redis://:wrong@")
+        url = server.url.replace("redis://", "redis://:invalid@")
         with pytest.raises(AuthenticationFailed):
             await asyncio.wait_for(Consumer(queue_name, print, server=url).run(), 10)
 
 
-async def test_a_foreign_key_under_its_name_ends_it_at_the_first_contact(
+async def test_a_key_of_another_type_ends_the_consumer_at_the_first_connection(
     queue: AsyncQueue, client
 ) -> None:
     client.set(queue.keys.stream, "mine")
@@ -101,7 +103,7 @@ async def test_a_foreign_key_under_its_name_ends_it_at_the_first_contact(
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"concurrency": 0},
         {"read_count": True},
@@ -109,6 +111,6 @@ async def test_a_foreign_key_under_its_name_ends_it_at_the_first_contact(
         {"group": ""},
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong) -> None:
+def test_invalid_settings_are_rejected(invalid) -> None:
     with pytest.raises(InvalidArgument):
-        settings(**wrong)
+        settings(**invalid)

@@ -1,4 +1,4 @@
-"""The code on the pages of this room runs."""
+"""Tests that run the Python examples of the worker pages in docs/."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def examples(page: str) -> list[str]:
 FIRST, HANDLERS = examples("workers.md")
 
 
-async def test_the_ten_lines_are_a_worker(server, queue_name: str, capsys) -> None:
-    """As printed, but for the queue's name and its server, and with a signal at the end."""
+async def test_the_first_example_is_a_worker(server, queue_name: str, capsys) -> None:
+    """The printed example with another queue name and server; SIGTERM ends it."""
     text = FIRST.replace("asyncio.run(main())", "")
     text = text.replace('"emails"', repr(queue_name)).replace(
         '"redis://localhost"', repr(server.url)
@@ -40,16 +40,16 @@ async def test_the_ten_lines_are_a_worker(server, queue_name: str, capsys) -> No
     async with AsyncQueue(queue_name, server.url) as queue:
         running = asyncio.create_task(page["main"]())
         job_id = (await queue.add({"to": "ada"}, job_name="welcome")).job_id
-        said = ""
-        while job_id not in said:
+        output = ""
+        while job_id not in output:
             await asyncio.sleep(0.02)
-            said += capsys.readouterr().out
+            output += capsys.readouterr().out
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(running, 10)
-    assert said == f"{job_id} welcome {{'to': 'ada'}} 0\n"
+    assert output == f"{job_id} welcome {{'to': 'ada'}} 0\n"
 
 
-async def test_the_handlers_do_what_the_table_says(queue: AsyncQueue) -> None:
+async def test_the_example_handlers_have_the_documented_outcomes(queue: AsyncQueue) -> None:
     page: dict[str, Any] = {}
     exec(compile(HANDLERS, "workers.md", "exec"), page)
     assert isinstance(page["resize"](_Job({"busy": True})), Snooze)
@@ -61,22 +61,25 @@ async def test_the_handlers_do_what_the_table_says(queue: AsyncQueue) -> None:
         await queue.add({}, job_name="welcome")
         await queue.add({}, job_name="other", retry=RetryPolicy(1))
         assert await queue.wait(done) == {"sent": 1}
-        letters = await until(lambda: _two(queue))
-    assert {each.reason for each in letters} == {"unrecoverable", "retries_exhausted"}
+        dead_letters = await until(lambda: _two_dead_letters(queue))
+    assert {dead_letter.reason for dead_letter in dead_letters} == {
+        "unrecoverable",
+        "retries_exhausted",
+    }
 
 
-async def test_a_program_of_ones_own_serves_its_metrics(
+async def test_the_example_program_serves_its_metrics(
     server, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As printed, but for the queue's name, its server and the port."""
+    """The printed example with another queue name, server and port."""
     started: list[http_server.MetricsServer] = []
 
-    class Kept(http_server.MetricsServer):
+    class RecordedServer(http_server.MetricsServer):
         def start(self) -> None:
             started.append(self)
             super().start()
 
-    monkeypatch.setattr(http_server, "MetricsServer", Kept)
+    monkeypatch.setattr(http_server, "MetricsServer", RecordedServer)
     text = examples("metrics.md")[-1].replace('"redis://localhost"', repr(server.url))
     text = text.replace('"emails"', repr(queue_name)).replace("port=9100", "port=0")
     page: dict[str, Any] = {}
@@ -86,18 +89,18 @@ async def test_a_program_of_ones_own_serves_its_metrics(
         async with AsyncQueue(queue_name, server.url) as queue, httpx.AsyncClient() as http:
             await queue.add({"to": "ada"}, job_name="welcome")
 
-            async def counted() -> bool:
-                found = await http.get(f"http://127.0.0.1:{started[0].port}/metrics")
-                return re.search(r"chasquimq_jobs_completed_total{.*welcome.*} 1.0", found.text)
+            async def job_is_counted() -> Any:
+                response = await http.get(f"http://127.0.0.1:{started[0].port}/metrics")
+                return re.search(r"chasquimq_jobs_completed_total{.*welcome.*} 1.0", response.text)
 
-            await until(counted)
+            await until(job_is_counted)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         started[0].close()
 
 
-async def test_the_handler_that_may_run_twice_charges_by_the_id() -> None:
+async def test_the_example_handler_charges_once_per_job_id() -> None:
     payments = mock.AsyncMock()
     page: dict[str, Any] = {"payments": payments}
     exec(compile(examples("guarantees.md")[0], "guarantees.md", "exec"), page)
@@ -107,9 +110,9 @@ async def test_the_handler_that_may_run_twice_charges_by_the_id() -> None:
     payments.charge.assert_awaited_once_with("c", 5, idempotency_key="order-7")
 
 
-async def _two(queue: AsyncQueue) -> Any:
-    letters = await queue.dead_letters()
-    return letters if len(letters) == 2 else None
+async def _two_dead_letters(queue: AsyncQueue) -> Any:
+    dead_letters = await queue.dead_letters()
+    return dead_letters if len(dead_letters) == 2 else None
 
 
 class _Job:

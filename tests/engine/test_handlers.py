@@ -1,4 +1,4 @@
-"""What a handler may be, what it may say, and what may happen to it."""
+"""Tests of handlers: valid functions, outcomes, timeouts, cancellation and wrapping."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
 from airflow_provider_chasqui.engine.thread_executor import CancelInterrupt, ThreadSlot
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import empty, told, until, working
+from tests.engine.conftest import empty, event_names, until, working
 
-AT_ONCE = Backoff.fixed(timedelta(milliseconds=1))
-ONE_RUN = RetryPolicy(1)
-TWO_RUNS = RetryPolicy(2, AT_ONCE)
+NO_DELAY = Backoff.fixed(timedelta(milliseconds=1))
+ONE_ATTEMPT = RetryPolicy(1)
+TWO_ATTEMPTS = RetryPolicy(2, NO_DELAY)
 
 
 def ms(number: int) -> timedelta:
     return timedelta(milliseconds=number)
 
 
-class Called:
+class CallableObject:
     async def __call__(self, job: Any) -> None: ...
 
 
@@ -50,7 +50,7 @@ def _with_context(job: Any, context: Any) -> None: ...
         (_coroutine, True, False),
         (_plain, False, False),
         (_with_context, False, True),
-        (Called(), True, False),
+        (CallableObject(), True, False),
         (functools.partial(_coroutine), True, False),
         (functools.partial(_with_context), False, True),
         (lambda job, retries=3: None, False, False),
@@ -58,7 +58,7 @@ def _with_context(job: Any, context: Any) -> None: ...
         (print, False, False),
     ],
 )
-def test_what_is_a_handler(function, is_async, accepts_context) -> None:
+def test_valid_handlers_are_recognized(function, is_async, accepts_context) -> None:
     handler = Handler.from_callable(function)
     assert (handler.is_async, handler.accepts_context) == (is_async, accepts_context)
 
@@ -76,100 +76,162 @@ async def _stream(job: Any) -> Any:
     [7, lambda: None, lambda a, b, c: None, _generator, _stream],
     ids=["number", "no-argument", "three", "generator", "async-generator"],
 )
-def test_what_is_no_handler(function) -> None:
+def test_invalid_handlers_are_rejected(function) -> None:
     with pytest.raises(InvalidArgument):
         Handler.from_callable(function)
 
 
-async def test_a_registry_picks_by_name_and_falls_back(queue: AsyncQueue) -> None:
+async def test_handlers_are_chosen_by_job_name_with_a_default(queue: AsyncQueue) -> None:
     seen: list[tuple[str, str]] = []
     handlers = Handlers()
 
-    @handlers.on("mail", "letter")
-    async def post(job) -> None:
-        seen.append(("post", job.name))
+    @handlers.on("mail", "sms")
+    async def send(job) -> None:
+        seen.append(("send", job.name))
 
     @handlers.on("resize")
     def resize(job) -> None:
         seen.append(("resize", job.name))
 
     @handlers.on()
-    async def rest(job) -> None:
-        seen.append(("rest", job.name))
+    async def default(job) -> None:
+        seen.append(("default", job.name))
 
     with pytest.raises(InvalidArgument, match="two handlers"):
         handlers.on("mail")(resize)
-    for name in ("mail", "letter", "resize", "other", ""):
+    for name in ("mail", "sms", "resize", "other", ""):
         await queue.add(1, job_name=name)
     async with working(queue, handlers):
         await until(lambda: len(seen) == 5)
-    expected = [("post", "mail"), ("post", "letter"), ("resize", "resize"), ("rest", "other")]
-    assert sorted(seen) == sorted([*expected, ("rest", "")])
+    expected = [("send", "mail"), ("send", "sms"), ("resize", "resize"), ("default", "other")]
+    assert sorted(seen) == sorted([*expected, ("default", "")])
 
 
-async def test_a_name_without_a_handler_fails_and_says_so(queue: AsyncQueue) -> None:
-    await queue.add(1, job_name="nobody", retry=ONE_RUN)
+async def test_wrap_runs_code_around_every_handler(queue: AsyncQueue) -> None:
+    calls: list[tuple[str, str]] = []
+    handlers = Handlers()
+
+    @handlers.on("async")
+    async def async_handler(job) -> None:
+        calls.append(("async handler", job.name))
+
+    @handlers.on("sync")
+    def sync_handler(job) -> None:
+        calls.append(("sync handler", job.name))
+
+    @handlers.on()
+    async def default_handler(job, context) -> None:
+        assert context.job is job
+        calls.append(("default handler", job.name))
+
+    def record(handler: Handler) -> Any:
+        async def run(job: Any, context: Any) -> Any:
+            calls.append(("wrapper", job.name))
+            return await handler.invoke(job, context)
+
+        def run_sync(job: Any, context: Any) -> Any:
+            calls.append(("sync wrapper", job.name))
+            return handler.invoke(job, context)
+
+        return run if handler.is_async else run_sync
+
+    for name in ("async", "sync", "other"):
+        await queue.add(1, job_name=name, retry=ONE_ATTEMPT)
+    async with working(queue, handlers.wrap(record)):
+        await until(lambda: len(calls) == 6)
+        await until(lambda: empty(queue))
+    by_job = {name: [call for call, job_name in calls if job_name == name] for _, name in calls}
+    assert by_job == {
+        "async": ["wrapper", "async handler"],
+        "sync": ["sync wrapper", "sync handler"],
+        "other": ["wrapper", "default handler"],
+    }
+    assert await queue.dead_letters() == []
+
+
+def test_wrap_keeps_timeouts_and_settings_and_does_not_change_the_original() -> None:
+    handlers = Handlers(_coroutine)
+    handlers.on("slow", timeout=timedelta(seconds=7))(_plain)
+    handlers.tracing_enabled = False
+    original = handlers.get("slow")
+    wrapped = handlers.wrap(lambda handler: lambda job: handler.invoke(job, None))
+    assert wrapped.job_names == ["slow"]
+    assert wrapped.get("slow").timeout_s == 7
+    assert wrapped.get("other").timeout_s is None
+    assert not wrapped.tracing_enabled
+    assert handlers.get("slow") is original
+    assert Handlers().wrap(lambda handler: handler.call).get("other") is None
+
+
+async def test_a_job_name_without_a_handler_fails_with_a_clear_error(queue: AsyncQueue) -> None:
+    await queue.add(1, job_name="unknown", retry=ONE_ATTEMPT)
     async with working(queue, Handlers()):
-        [letter] = await until(queue.dead_letters)
-    assert "no handler for the job name 'nobody'" in letter.error
+        [dead_letter] = await until(queue.dead_letters)
+    assert "no handler for the job name 'unknown'" in dead_letter.error
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_snooze_costs_no_attempt(queue: AsyncQueue, kind: str) -> None:
+async def test_a_snooze_costs_no_attempt(queue: AsyncQueue, kind: str) -> None:
     attempts: list[int] = []
 
-    def answer(job: Any) -> Any:
+    def handle(job: Any) -> Any:
         attempts.append(job.attempt)
         return Snooze(ms(10)) if len(attempts) < 4 else None
 
-    await queue.add(1, retry=ONE_RUN)
-    async with working(queue, _as(kind, answer)):
+    await queue.add(1, retry=ONE_ATTEMPT)
+    async with working(queue, _as(kind, handle)):
         await until(lambda: len(attempts) == 4)
         await until(lambda: empty(queue))
     assert attempts == [0, 0, 0, 0]
-    assert "failed" not in await told(queue)
+    assert "failed" not in await event_names(queue)
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_retry_waits_as_long_as_it_says_and_costs_an_attempt(
+async def test_a_returned_retry_waits_its_delay_and_costs_an_attempt(
     queue: AsyncQueue, kind: str
 ) -> None:
-    at: list[float] = []
+    started: list[float] = []
 
-    def answer(job: Any) -> Any:
-        at.append(time.monotonic())
+    def handle(job: Any) -> Any:
+        started.append(time.monotonic())
         return Retry(ms(400), "not yet")
 
-    await queue.add(1, retry=TWO_RUNS)
-    async with working(queue, _as(kind, answer)):
-        [letter] = await until(queue.dead_letters)
-    assert len(at) == 2
-    assert 0.4 <= at[1] - at[0] < 5
-    assert (letter.reason, letter.error, letter.attempts) == ("retries_exhausted", "not yet", 2)
-    [waited] = [e.backoff_ms for e in await queue.events() if e.name == "retry-scheduled"]
-    assert waited == 400
+    await queue.add(1, retry=TWO_ATTEMPTS)
+    async with working(queue, _as(kind, handle)):
+        [dead_letter] = await until(queue.dead_letters)
+    assert len(started) == 2
+    assert 0.4 <= started[1] - started[0] < 5
+    assert (dead_letter.reason, dead_letter.error, dead_letter.attempts) == (
+        "retries_exhausted",
+        "not yet",
+        2,
+    )
+    [backoff_ms] = [e.backoff_ms for e in await queue.events() if e.name == "retry-scheduled"]
+    assert backoff_ms == 400
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_unrecoverable_is_dead_at_once(queue: AsyncQueue, kind: str) -> None:
-    def answer(job: Any) -> None:
+async def test_an_unrecoverable_error_is_dead_lettered_at_once(
+    queue: AsyncQueue, kind: str
+) -> None:
+    def handle(job: Any) -> None:
         raise Unrecoverable("no such address")
 
     await queue.add(1, job_name="mail")
-    async with working(queue, _as(kind, answer)):
-        [letter] = await until(queue.dead_letters)
-    assert (letter.reason, letter.attempts) == ("unrecoverable", 1)
-    assert letter.error == "Unrecoverable: no such address"
+    async with working(queue, _as(kind, handle)):
+        [dead_letter] = await until(queue.dead_letters)
+    assert (dead_letter.reason, dead_letter.attempts) == ("unrecoverable", 1)
+    assert dead_letter.error == "Unrecoverable: no such address"
 
 
-@pytest.mark.parametrize("wrong", [Snooze, Retry])
-@pytest.mark.parametrize("wait", [5, ms(-1), None])
-def test_a_wait_is_a_timedelta(wrong, wait) -> None:
-    with pytest.raises(InvalidArgument):
-        wrong(wait)
+@pytest.mark.parametrize("outcome", [Snooze, Retry])
+@pytest.mark.parametrize("delay", [5, ms(-1), None])
+def test_the_delay_of_an_outcome_must_be_a_timedelta(outcome, delay) -> None:
+    with pytest.raises(InvalidArgument, match="delay must be"):
+        outcome(delay)
 
 
-async def test_an_async_handler_that_is_too_slow_is_interrupted(queue: AsyncQueue) -> None:
+async def test_an_async_handler_is_interrupted_at_its_timeout(queue: AsyncQueue) -> None:
     ended: list[str] = []
     handlers = Handlers()
 
@@ -181,14 +243,14 @@ async def test_an_async_handler_that_is_too_slow_is_interrupted(queue: AsyncQueu
             ended.append("cancelled")
             raise
 
-    await queue.add(1, retry=ONE_RUN)
+    await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, handlers):
-        [letter] = await until(queue.dead_letters)
+        [dead_letter] = await until(queue.dead_letters)
     assert ended == ["cancelled"]
-    assert letter.error.startswith("TimeoutError: the handler ran for 0.1")
+    assert dead_letter.error.startswith("TimeoutError: the handler timed out after 0.1")
 
 
-async def test_a_timeout_of_the_handlers_own_is_its_own_failure(queue: AsyncQueue) -> None:
+async def test_a_timeout_inside_a_handler_is_an_ordinary_failure(queue: AsyncQueue) -> None:
     handlers = Handlers()
 
     @handlers.on(timeout=timedelta(seconds=30))
@@ -196,13 +258,13 @@ async def test_a_timeout_of_the_handlers_own_is_its_own_failure(queue: AsyncQueu
         async with asyncio.timeout(0.01):
             await asyncio.sleep(60)
 
-    await queue.add(1, retry=ONE_RUN)
+    await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, handlers):
-        [letter] = await until(queue.dead_letters)
-    assert letter.error == "TimeoutError: "
+        [dead_letter] = await until(queue.dead_letters)
+    assert dead_letter.error == "TimeoutError: "
 
 
-async def test_a_plain_handler_that_is_too_slow_is_interrupted(queue: AsyncQueue) -> None:
+async def test_a_plain_handler_is_interrupted_at_its_timeout(queue: AsyncQueue) -> None:
     handlers = Handlers()
 
     @handlers.on("slow", timeout=ms(150))
@@ -210,74 +272,74 @@ async def test_a_plain_handler_that_is_too_slow_is_interrupted(queue: AsyncQueue
         while True:
             time.sleep(0.01)
 
-    after: list[int] = []
+    thread_ids: list[int] = []
 
     @handlers.on("next", timeout=timedelta(seconds=20))
-    def next_one(job) -> None:
+    def fast(job) -> None:
         time.sleep(0.05)
-        after.append(threading.get_ident())
+        thread_ids.append(threading.get_ident())
 
-    await queue.add(1, job_name="slow", retry=ONE_RUN)
+    await queue.add(1, job_name="slow", retry=ONE_ATTEMPT)
     async with working(queue, handlers, concurrency=1):
-        [letter] = await until(queue.dead_letters)
-        for _ in range(3):  # the thread goes on, and nothing strikes the runs behind
-            await queue.add(1, job_name="next", retry=ONE_RUN)
-        await until(lambda: len(after) == 3)
+        [dead_letter] = await until(queue.dead_letters)
+        for _ in range(3):  # the thread continues, and no later run is interrupted
+            await queue.add(1, job_name="next", retry=ONE_ATTEMPT)
+        await until(lambda: len(thread_ids) == 3)
         await until(lambda: empty(queue))
-    assert letter.error.startswith("TimeoutError: the handler ran for 0.")
-    assert len(set(after)) == 1
+    assert dead_letter.error.startswith("TimeoutError: the handler timed out after 0.")
+    assert len(set(thread_ids)) == 1
     assert len(await queue.dead_letters()) == 1
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_a_handler_may_give_itself_more_time(queue: AsyncQueue, kind: str) -> None:
-    left: list[float] = []
+async def test_a_handler_can_extend_its_timeout(queue: AsyncQueue, kind: str) -> None:
+    remaining: list[timedelta] = []
     handlers = Handlers()
 
     @handlers.on("async", timeout=ms(150))
-    async def patient(job, context) -> None:
+    async def extends(job, context) -> None:
         context.extend(timedelta(seconds=30))
         await asyncio.sleep(0.3)
-        left.append(context.time_remaining)
+        remaining.append(context.time_remaining)
 
     @handlers.on("plain", timeout=ms(150))
-    def patient_too(job, context) -> None:
+    def extends_sync(job, context) -> None:
         context.extend(timedelta(seconds=30))
         deadline = time.monotonic() + 0.3
         while time.monotonic() < deadline:
             time.sleep(0.01)
-        left.append(context.time_remaining)
+        remaining.append(context.time_remaining)
 
-    await queue.add(1, job_name=kind, retry=ONE_RUN)
+    await queue.add(1, job_name=kind, retry=ONE_ATTEMPT)
     async with working(queue, handlers):
-        await until(lambda: left)
+        await until(lambda: remaining)
         await until(lambda: empty(queue))
-    assert 29 < left[0] < 30
+    assert timedelta(seconds=29) < remaining[0] < timedelta(seconds=30)
     assert await queue.dead_letters() == []
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_progress_is_seen_from_outside(queue: AsyncQueue, kind: str) -> None:
+async def test_progress_can_be_read_while_the_job_runs(queue: AsyncQueue, kind: str) -> None:
     go_on = threading.Event()
 
-    def say(job: Any, context: Any) -> None:
+    def report(job: Any, context: Any) -> None:
         assert context.job is job
         assert context.time_remaining is None
         context.progress({"done": 7})
         with pytest.raises(EncodeError):
             context.progress(object())
 
-    async def talkative(job, context) -> None:
-        say(job, context)
+    async def reports(job, context) -> None:
+        report(job, context)
         while not go_on.is_set():
             await asyncio.sleep(0.01)
 
-    def talkative_too(job, context) -> None:
-        say(job, context)
+    def reports_sync(job, context) -> None:
+        report(job, context)
         go_on.wait(20)
 
     job_id = (await queue.add(1)).job_id
-    async with working(queue, talkative if kind == "async" else talkative_too):
+    async with working(queue, reports if kind == "async" else reports_sync):
         await until(lambda: _progress(queue, job_id))
         go_on.set()
         await until(lambda: empty(queue))
@@ -288,58 +350,58 @@ async def _progress(queue: AsyncQueue, job_id: str) -> bool:
     return await queue.progress(job_id) == {"done": 7}
 
 
-async def test_a_cancelled_job_that_waits_never_begins(queue: AsyncQueue) -> None:
+async def test_a_waiting_job_that_is_cancelled_never_starts(queue: AsyncQueue) -> None:
     ran: list[str] = []
 
     async def handle(job) -> None:
         ran.append(job.id)
 
-    for job_id in ("stay", "go"):
+    for job_id in ("normal", "cancelled"):
         await queue.add(1, job_id=job_id)
     await queue.add_batch([1, 2], batch_id="b")
-    assert await queue.cancel("go") == "asked"
+    assert await queue.cancel("cancelled") == "asked"
     assert await queue.cancel("batch:b:0:1") == "asked"
     async with working(queue, handle):
         progress = await queue.wait_batch("b", timeout=timedelta(seconds=10))
         await until(lambda: empty(queue))
-    assert sorted(ran) == ["batch:b:0:0", "stay"]
+    assert sorted(ran) == ["batch:b:0:0", "normal"]
     assert (progress.done, progress.dead) == (1, 1)
-    assert await told(queue, "go") == ["failed", "dlq"]
+    assert await event_names(queue, "cancelled") == ["failed", "dlq"]
 
 
-async def test_a_cancelled_job_is_dropped_and_its_id_is_free_again(queue: AsyncQueue) -> None:
+async def test_a_cancelled_job_is_dropped_and_its_id_can_be_used_again(queue: AsyncQueue) -> None:
     ran: list[str] = []
 
     async def handle(job) -> None:
         ran.append(job.id)
 
     async with working(queue, handle, concurrency=1) as consumer:
-        await queue.cancel("nobody")  # from the next look on, every read asks for marks
-        desk = consumer._runtime.state
-        await until(lambda: desk.has_cancel_requests)
+        await queue.cancel("unknown")  # from the next heartbeat on, reads check for cancellation
+        state = consumer._runtime.state
+        await until(lambda: state.has_cancel_requests)
         await queue.cancel("go")
         await asyncio.sleep(0.01)
-        await queue.add(1, job_id="go")  # created after the asking: this one is not meant
+        await queue.add(1, job_id="go")  # created after the cancel request, so it runs
         await until(lambda: ran == ["go"])
-        await queue.client.execute(_ask(queue, "batch:b:0:1"))
+        await queue.client.execute(_request_cancel_later(queue, "batch:b:0:1"))
         batch = await queue.add_batch([1, 2], batch_id="b", delay=ms(1))
         progress = await queue.wait_batch(batch.batch_id, timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (1, 1)
         await until(lambda: empty(queue))
-        await until(lambda: _marks(queue, "batch:b:0:1"))
+        await until(lambda: _cancel_request_cleared(queue, "batch:b:0:1"))
     assert ran == ["go", "batch:b:0:0"]
-    assert sorted(await told(queue, "batch:b:0:1")) == ["dlq", "failed", "waiting"]
+    assert sorted(await event_names(queue, "batch:b:0:1")) == ["dlq", "failed", "waiting"]
     assert await queue.dead_letters() == []
 
 
-def _ask(queue: AsyncQueue, job_id: str) -> Any:
+def _request_cancel_later(queue: AsyncQueue, job_id: str) -> Any:
     from airflow_provider_chasqui.core.command import as_int, redis_command
 
-    later = time.time_ns() // 1_000_000 + 60_000
-    return redis_command("ZADD", queue.keys.cancelled, later, job_id, parse=as_int)
+    in_a_minute = time.time_ns() // 1_000_000 + 60_000
+    return redis_command("ZADD", queue.keys.cancelled, in_a_minute, job_id, parse=as_int)
 
 
-async def _marks(queue: AsyncQueue, job_id: str) -> bool:
+async def _cancel_request_cleared(queue: AsyncQueue, job_id: str) -> bool:
     from airflow_provider_chasqui.core.commands import consumer_group
 
     return await queue.client.execute(consumer_group.cancel_requested_at(queue.keys, [job_id])) == [
@@ -349,18 +411,18 @@ async def _marks(queue: AsyncQueue, job_id: str) -> bool:
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_a_running_job_is_cancelled(queue: AsyncQueue, kind: str) -> None:
-    begun = threading.Event()
+    started = threading.Event()
     seen: list[bool] = []
 
     async def endless(job, context) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
             seen.append(context.cancelled)
 
-    def endless_too(job, context) -> None:
-        begun.set()
+    def endless_sync(job, context) -> None:
+        started.set()
         try:
             while True:
                 time.sleep(0.01)
@@ -369,95 +431,101 @@ async def test_a_running_job_is_cancelled(queue: AsyncQueue, kind: str) -> None:
 
     batch = await queue.add_batch([1], batch_id="b")
     [job_id] = batch.job_ids()
-    async with working(queue, endless if kind == "async" else endless_too):
-        await until(begun.is_set)
+    async with working(queue, endless if kind == "async" else endless_sync):
+        await until(started.is_set)
         assert await queue.cancel(job_id) == "asked"
         progress = await queue.wait_batch("b", timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (0, 1)
     assert seen == [True]
     assert await queue.dead_letters() == []
-    assert await told(queue, job_id) == ["active", "failed", "dlq"]
+    assert await event_names(queue, job_id) == ["active", "failed", "dlq"]
 
 
-async def test_a_handler_that_ignores_its_cancelling_harms_no_later_job(queue: AsyncQueue) -> None:
-    begun = asyncio.Event()
+async def test_a_handler_that_ignores_cancellation_does_not_affect_later_jobs(
+    queue: AsyncQueue,
+) -> None:
+    started = asyncio.Event()
     done: list[str] = []
 
-    async def stubborn(job) -> None:
+    async def ignores_cancellation(job) -> None:
         if job.id == "first":
-            begun.set()
+            started.set()
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
         else:
             assert asyncio.current_task().cancelling() == 0
         if job.id == "second":
-            # Nobody cancelled this one: it is a failure like any other.
-            raise asyncio.CancelledError("mine")
+            # This job was not cancelled, so the error is an ordinary failure.
+            raise asyncio.CancelledError("raised by the handler")
         done.append(job.id)
 
     await queue.add(1, job_id="first")
-    async with working(queue, stubborn, concurrency=1):
-        await begun.wait()
+    async with working(queue, ignores_cancellation, concurrency=1):
+        await started.wait()
         await queue.cancel("first")
         await until(lambda: done == ["first"])
-        await queue.add(1, job_id="second", retry=ONE_RUN)
-        [letter] = await until(queue.dead_letters)
+        await queue.add(1, job_id="second", retry=ONE_ATTEMPT)
+        [dead_letter] = await until(queue.dead_letters)
         await queue.add(1, job_id="third")
         await until(lambda: done == ["first", "third"])
-    assert letter.error == "CancelledError: mine"
-    assert await told(queue, "first") == ["active", "completed"]
+    assert dead_letter.error == "CancelledError: raised by the handler"
+    assert await event_names(queue, "first") == ["active", "completed"]
 
 
-async def test_a_handler_that_cancels_its_own_task_fails_and_the_worker_goes_on(
+async def test_a_handler_that_cancels_its_own_task_fails_and_the_worker_continues(
     queue: AsyncQueue,
 ) -> None:
     done: list[str] = []
 
     async def handle(job) -> None:
-        if job.id == "odd":
+        if job.id == "cancels itself":
             asyncio.current_task().cancel()
             await asyncio.sleep(1)
         done.append(job.id)
 
-    await queue.add(1, job_id="odd", retry=ONE_RUN)
+    await queue.add(1, job_id="cancels itself", retry=ONE_ATTEMPT)
     async with working(queue, handle, concurrency=1):
         await until(queue.dead_letters)
-        await queue.add(1, job_id="even")
-        await until(lambda: done == ["even"])
+        await queue.add(1, job_id="next")
+        await until(lambda: done == ["next"])
 
 
-VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_a_job_does_not_see_the_context_of_another(queue: AsyncQueue, kind: str) -> None:
+async def test_a_job_does_not_see_context_variables_of_another_job(
+    queue: AsyncQueue, kind: str
+) -> None:
     outer: contextvars.ContextVar[str] = contextvars.ContextVar("outer")
-    outer.set("seen everywhere")
+    outer.set("inherited")
     seen: list[tuple[str, str]] = []
 
-    def look(job: Any) -> None:
+    def read_and_set(job: Any) -> None:
         seen.append((VARIABLE.get(), outer.get()))
-        VARIABLE.set(f"dirty {job.id}")
+        VARIABLE.set(f"set by {job.id}")
 
     async def awaits(job) -> None:
-        look(job)
+        read_and_set(job)
         await asyncio.sleep(0)
-        assert VARIABLE.get() == f"dirty {job.id}"
+        assert VARIABLE.get() == f"set by {job.id}"
 
     await queue.add_many([{"payload": 1} for _ in range(20)])
-    async with working(queue, awaits if kind == "async" else look, concurrency=2):
+    async with working(queue, awaits if kind == "async" else read_and_set, concurrency=2):
         await until(lambda: len(seen) == 20)
         await until(lambda: empty(queue))
-    assert set(seen) == {("clean", "seen everywhere")}
+    assert set(seen) == {("unset", "inherited")}
     assert await queue.dead_letters() == []
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_results_are_kept_before_the_event_is_told(queue: AsyncQueue, kind: str) -> None:
-    def answer(job: Any) -> Any:
+async def test_the_result_is_stored_before_the_event_is_emitted(
+    queue: AsyncQueue, kind: str
+) -> None:
+    def handle(job: Any) -> Any:
         return {"twice": job.payload * 2}
 
-    async with working(queue, _as(kind, answer), store_results=True):
+    async with working(queue, _as(kind, handle), store_results=True):
         job_id = (await queue.add(21)).job_id
         result = await queue.wait(job_id, timeout=timedelta(seconds=10))
     assert result == {"twice": 42}
@@ -465,7 +533,7 @@ async def test_results_are_kept_before_the_event_is_told(queue: AsyncQueue, kind
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, BaseException, BaseExceptionGroup])
-async def test_whatever_a_handler_raises_the_worker_survives(
+async def test_the_worker_survives_any_exception_of_a_handler(
     queue: AsyncQueue, kind: str, error: type[BaseException]
 ) -> None:
     done: list[str] = []
@@ -475,31 +543,31 @@ async def test_whatever_a_handler_raises_the_worker_survives(
             raise BaseExceptionGroup("g", [ValueError()]) if error is BaseExceptionGroup else error
         done.append(job.id)
 
-    await queue.add(1, job_id="bad", retry=ONE_RUN)
+    await queue.add(1, job_id="bad", retry=ONE_ATTEMPT)
     async with working(queue, _as(kind, handle), concurrency=1):
-        [letter] = await until(queue.dead_letters)
+        [dead_letter] = await until(queue.dead_letters)
         await queue.add(1, job_id="good")
         await until(lambda: done == ["good"])
-    assert letter.error.split(":")[0] == {BaseExceptionGroup: "ExceptionGroup"}.get(
+    assert dead_letter.error.split(":")[0] == {BaseExceptionGroup: "ExceptionGroup"}.get(
         error, error.__name__
     )
 
 
-async def test_an_error_that_cannot_say_itself_is_still_a_failure(queue: AsyncQueue) -> None:
-    class Mute(Exception):
+async def test_an_error_with_a_broken_str_is_an_ordinary_failure(queue: AsyncQueue) -> None:
+    class BrokenStr(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
     async def handle(job) -> None:
-        raise Mute
+        raise BrokenStr
 
-    await queue.add(1, retry=ONE_RUN)
+    await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, handle):
-        [letter] = await until(queue.dead_letters)
-    assert letter.error.startswith("Mute: ")
+        [dead_letter] = await until(queue.dead_letters)
+    assert dead_letter.error.startswith("BrokenStr: ")
 
 
-async def test_a_payload_that_is_no_messagepack_fails_like_any_job(
+async def test_a_payload_that_is_not_messagepack_is_an_ordinary_failure(
     queue: AsyncQueue, client
 ) -> None:
     async def handle(job) -> None:
@@ -507,98 +575,98 @@ async def test_a_payload_that_is_no_messagepack_fails_like_any_job(
 
     from airflow_provider_chasqui.core.codec import encode_envelope
 
-    client.xadd(queue.keys.stream, {"d": encode_envelope("j", b"\xc1", 1, retry=TWO_RUNS)})
+    client.xadd(queue.keys.stream, {"d": encode_envelope("j", b"\xc1", 1, retry=TWO_ATTEMPTS)})
     async with working(queue, handle):
-        [letter] = await until(queue.dead_letters)
-    assert (letter.reason, letter.attempts) == ("retries_exhausted", 2)
-    assert "not MessagePack" in letter.error
+        [dead_letter] = await until(queue.dead_letters)
+    assert (dead_letter.reason, dead_letter.attempts) == ("retries_exhausted", 2)
+    assert "not MessagePack" in dead_letter.error
 
 
-async def test_a_plain_function_that_returns_a_coroutine_is_not_taken_for_done(
+async def test_a_plain_handler_that_returns_a_coroutine_fails(
     queue: AsyncQueue,
 ) -> None:
-    await queue.add(1, retry=ONE_RUN)
+    await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, lambda job: _coroutine(job)):
-        [letter] = await until(queue.dead_letters)
-    assert "make it an `async def`" in letter.error
+        [dead_letter] = await until(queue.dead_letters)
+    assert "define it with `async def`" in dead_letter.error
 
 
-async def test_a_handler_that_blocks_the_loop_delays_but_loses_nothing(
+async def test_a_handler_that_blocks_the_event_loop_delays_but_loses_no_job(
     queue: AsyncQueue, caplog
 ) -> None:
     ran: list[int] = []
 
-    async def rude(job) -> None:
+    async def blocks_the_loop(job) -> None:
         if job.payload == 0:
             time.sleep(2.5)  # noqa: ASYNC251
         ran.append(job.payload)
 
     await queue.add_many([{"payload": number} for number in range(50)])
-    async with working(queue, rude, claim_after=timedelta(milliseconds=1500)):
+    async with working(queue, blocks_the_loop, claim_after=timedelta(milliseconds=1500)):
         await until(lambda: set(ran) == set(range(50)))
         await until(lambda: empty(queue))
     assert sorted(ran) == list(range(50))
     assert "blocked the event loop" in caplog.text
 
 
-async def test_plain_handlers_run_at_the_same_time(queue: AsyncQueue) -> None:
-    """Each waits for the other seven, so that fewer than eight threads would never end."""
+async def test_plain_handlers_run_concurrently(queue: AsyncQueue) -> None:
+    """Each job waits for the other seven, so fewer than eight threads would never finish."""
     barrier = threading.Barrier(8, timeout=20)
 
     def together(job) -> None:
         barrier.wait()
 
     async with working(queue, together, concurrency=8):
-        for _ in range(8):  # one by one: an idle thread must not be counted twice
-            await queue.add(1, retry=ONE_RUN)
+        for _ in range(8):  # one by one, because an idle thread must not be counted twice
+            await queue.add(1, retry=ONE_ATTEMPT)
         await until(lambda: empty(queue))
     assert await queue.dead_letters() == []
 
 
-async def test_async_handlers_run_at_the_same_time(queue: AsyncQueue) -> None:
+async def test_async_handlers_run_concurrently(queue: AsyncQueue) -> None:
     barrier = asyncio.Barrier(30)
 
     async def together(job) -> None:
         async with asyncio.timeout(20):
             await barrier.wait()
 
-    await queue.add_many([{"payload": 1, "retry": ONE_RUN} for _ in range(30)])
+    await queue.add_many([{"payload": 1, "retry": ONE_ATTEMPT} for _ in range(30)])
     async with working(queue, together, concurrency=30):
         await until(lambda: empty(queue))
     assert await queue.dead_letters() == []
 
 
-async def test_an_interruption_after_the_last_instruction_is_not_lost(
+async def test_an_interrupt_after_the_handler_returned_does_not_lose_the_outcome(
     queue: AsyncQueue, monkeypatch
 ) -> None:
-    """It strikes when the handler has returned and its thread is about to say so."""
-    leave = ThreadSlot.end
-    struck: list[str] = []
+    """The interrupt arrives after the handler returned and before its thread reports that."""
+    original_end = ThreadSlot.end
+    interrupted: list[str] = []
 
-    def struck_while_leaving(seat: ThreadSlot) -> None:
-        if seat._run is not None and not struck:
-            struck.append(seat._run.entry.id)
-            seat.interrupt(seat._run, CancelInterrupt)
-            for _ in range(100_000):  # somewhere in here
+    def end_with_interrupt(slot: ThreadSlot) -> None:
+        if slot._run is not None and not interrupted:
+            interrupted.append(slot._run.entry.id)
+            slot.interrupt(slot._run, CancelInterrupt)
+            for _ in range(100_000):  # the interrupt is raised somewhere in this loop
                 pass
-        leave(seat)
+        original_end(slot)
 
-    monkeypatch.setattr(ThreadSlot, "leave", struck_while_leaving)
-    await queue.add(1, job_id="struck")
+    monkeypatch.setattr(ThreadSlot, "end", end_with_interrupt)
+    await queue.add(1, job_id="interrupted")
     await queue.add(1, job_id="next")
     done: list[str] = []
     async with working(queue, lambda job: done.append(job.id), concurrency=1):
         await until(lambda: empty(queue))
-    assert done == ["struck", "next"]
-    assert len(struck) == 1
-    assert "completed" in await told(queue, "next")
+    assert done == ["interrupted", "next"]
+    assert len(interrupted) == 1
+    assert "completed" in await event_names(queue, "next")
 
 
-async def test_a_flood_of_timeouts_and_cancels_loses_no_plain_job(queue: AsyncQueue) -> None:
-    """Interruptions that come at the very end of a run must neither be lost nor hit the next."""
+async def test_many_timeouts_near_the_end_of_runs_lose_no_job(queue: AsyncQueue) -> None:
+    """An interrupt at the very end of a run is not lost and does not reach the next run."""
     done: set[int] = set()
     handlers = Handlers()
-    # A handler of about its own timeout: half of the runs are struck, anywhere near their end.
+    # The run time is close to the timeout: about half of the runs are interrupted near their end.
     limit = 0.02
 
     @handlers.on(timeout=timedelta(seconds=limit))
@@ -611,12 +679,11 @@ async def test_a_flood_of_timeouts_and_cancels_loses_no_plain_job(queue: AsyncQu
     interval = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     try:
-        forever = RetryPolicy(10_000, AT_ONCE)
-        await queue.add_many([{"payload": n, "retry": forever} for n in range(150)])
+        many_attempts = RetryPolicy(10_000, NO_DELAY)
+        await queue.add_many([{"payload": n, "retry": many_attempts} for n in range(150)])
         async with working(queue, handlers, concurrency=4) as consumer:
             await until(lambda: empty(queue) if len(done) > 100 else None, 50)
-            counts = consumer.metrics
-            assert counts.completed[""] == 150
+            assert consumer.metrics.completed[""] == 150
     finally:
         sys.setswitchinterval(interval)
     assert await queue.dead_letters() == []

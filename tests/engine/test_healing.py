@@ -1,4 +1,4 @@
-"""The server goes away, forgets, hangs, refuses or moves: the consumer recovers without a loss."""
+"""Tests that consumers survive restarts, hangs, full memory and failover without losing jobs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.support.servers import RedisServer, valkey_binary
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
-SOON = RetryPolicy(50, Backoff.fixed(timedelta(milliseconds=20)))
+MANY_ATTEMPTS = RetryPolicy(50, Backoff.fixed(timedelta(milliseconds=20)))
 
 
 @pytest.fixture(params=["redis8-native", "valkey"])
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., tuple[RedisServer, str]]]:
-    """Start a private server of each dialect, to be broken."""
+    """Return a function that starts a private server, once per dialect."""
     started: list[RedisServer] = []
 
     def launch(*args: str, **options: Any) -> tuple[RedisServer, str]:
@@ -53,7 +53,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., tuple[RedisS
 
 
 class Ledger:
-    """What was handed off, what ran, and a handler that fails a part of the first runs."""
+    """The jobs that were added, the runs, and a handler that fails some first attempts."""
 
     def __init__(self, queue: AsyncQueue):
         self.queue = queue
@@ -67,19 +67,19 @@ class Ledger:
             return
         await asyncio.sleep(random.random() * 0.02)
         if job.attempt == 0 and job.payload % 5 == 0:
-            raise ValueError("the first run fails")
+            raise ValueError("the first attempt fails")
         self.done[job.id] += 1
 
     async def feed(self, stop: asyncio.Event) -> None:
-        """Add jobs, now and later, as fast as the server takes them."""
+        """Add immediate and delayed jobs as fast as the server accepts them."""
         number = 0
         while not stop.is_set():
             number += 1
             delay = timedelta(milliseconds=50) if number % 3 == 0 else None
             job_id = f"j{number}"
-            # An add that fails may have been done: the id of the next try is another one.
+            # An add that fails may have succeeded on the server, so the next one uses another id.
             with suppress(ChasquiError):
-                await self.queue.add(number, job_id=job_id, delay=delay, retry=SOON)
+                await self.queue.add(number, job_id=job_id, delay=delay, retry=MANY_ATTEMPTS)
                 self.added.append(job_id)
             await asyncio.sleep(0.005)
 
@@ -91,25 +91,26 @@ class Ledger:
 async def busy(
     queue: AsyncQueue, server: str, dialect: str | None, **changes: Any
 ) -> AsyncIterator[Ledger]:
-    """Two consumers and a producer at work; when the block ends, everything must settle."""
+    """Run two consumers and a producer; after the block every job must complete."""
     ledger = Ledger(queue)
     stop = asyncio.Event()
     changes = {"claim_after": timedelta(milliseconds=2000), "scheduler": PUNCTUAL, **changes}
     await queue.repeat(1, Every(100), job_name="fired")
     async with (
-        AsyncQueue(queue.name, server, dialect=dialect) as one,
-        AsyncQueue(queue.name, server, dialect=dialect) as two,
-        working(one, ledger.handle, **changes) as first,
-        working(two, ledger.handle, **changes) as second,
+        AsyncQueue(queue.name, server, dialect=dialect) as first_queue,
+        AsyncQueue(queue.name, server, dialect=dialect) as second_queue,
+        working(first_queue, ledger.handle, **changes) as first,
+        working(second_queue, ledger.handle, **changes) as second,
     ):
         feeding = asyncio.create_task(ledger.feed(stop))
         await until(lambda: len(ledger.done) > 20)
         yield ledger
-        back_at, before = time.monotonic(), (len(ledger.done), ledger.fired)
+        resumed_at, done, fired = time.monotonic(), len(ledger.done), ledger.fired
         for consumer in (first, second):
-            await until(lambda each=consumer: each.metrics.gauges["read_at"] > back_at, 40)
-        await until(lambda: len(ledger.done) > before[0] + 20, 40)
-        await until(lambda: ledger.fired > before[1], 40)
+            metrics = consumer.metrics
+            await until(lambda metrics=metrics: metrics.gauges["read_at"] > resumed_at, 40)
+        await until(lambda: len(ledger.done) > done + 20, 40)
+        await until(lambda: ledger.fired > fired, 40)
         stop.set()
         await feeding
         await until(lambda: not ledger.missing(), 60)
@@ -120,14 +121,16 @@ async def busy(
     assert (depth.dead, depth.running, depth.consumers) == (0, 0, 0)
 
 
-def troubles(caplog: Any) -> Counter[str]:
-    """How often each part has said that something is wrong."""
-    said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    return Counter(re.match(r"[\w ]+", text)[0] for text in said if "trying again" in text)
+def outages(caplog: Any) -> Counter[str]:
+    """Return how many outages each component has logged."""
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    return Counter(
+        re.match(r"[^:]+", text)[0] for text in warnings if "retrying until it succeeds" in text
+    )
 
 
-async def test_a_restart(start, queue_name: str, caplog) -> None:
-    """Like a power cut, with everything on disk; each part says once that it lost the server."""
+async def test_consumers_recover_from_a_server_restart(start, queue_name: str, caplog) -> None:
+    """The server is killed with everything on disk; each component logs one outage."""
     caplog.set_level(logging.INFO, "chasqui")
     server, dialect = start("--appendfsync", "always", aof=True)
     async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
@@ -136,28 +139,32 @@ async def test_a_restart(start, queue_name: str, caplog) -> None:
             await asyncio.sleep(1.5)
             await asyncio.to_thread(server.restart)
         assert max(Counter(ledger.done).values()) <= 3
-    said = troubles(caplog)
-    assert said["reading"] == 2  # one of each consumer
-    assert max(said.values()) <= 2
-    recovered = [r for r in caplog.records if "reading: recovered" in r.message]
+    logged = outages(caplog)
+    assert logged["reader"] == 2  # one per consumer
+    assert max(logged.values()) <= 2
+    recovered = [r for r in caplog.records if "reader: recovered" in r.message]
     assert len(recovered) == 2
 
 
-async def test_connections_killed_at_random(start, queue_name: str, caplog) -> None:
+async def test_consumers_recover_from_connections_killed_at_random(
+    start, queue_name: str, caplog
+) -> None:
     server, dialect = start()
     async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
         with plain_client(server.url) as client:
             async with busy(queue, server.url, dialect):
-                me, killed, end = client.client_id(), 0, time.monotonic() + 8
+                own_id, killed, end = client.client_id(), 0, time.monotonic() + 8
                 while time.monotonic() < end:
-                    for each in client.client_list():
-                        if int(each["id"]) != me and random.random() < 0.5:
-                            killed += client.client_kill_filter(_id=each["id"])
+                    for connection in client.client_list():
+                        if int(connection["id"]) != own_id and random.random() < 0.5:
+                            killed += client.client_kill_filter(_id=connection["id"])
                     await asyncio.sleep(random.random() * 0.2)
                 assert killed > 20
 
 
-async def test_scripts_forgotten_again_and_again(start, queue_name: str, caplog) -> None:
+async def test_consumers_recover_from_script_flush_without_warnings(
+    start, queue_name: str, caplog
+) -> None:
     caplog.set_level(logging.WARNING, "chasqui")
     server, dialect = start()
     async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
@@ -169,7 +176,7 @@ async def test_scripts_forgotten_again_and_again(start, queue_name: str, caplog)
     assert caplog.records == []
 
 
-async def test_a_server_that_hangs(start, queue_name: str, caplog) -> None:
+async def test_consumers_recover_from_a_server_that_hangs(start, queue_name: str, caplog) -> None:
     server, dialect = start()
     url = server.url + "?timeout=1"
     async with (
@@ -177,12 +184,14 @@ async def test_a_server_that_hangs(start, queue_name: str, caplog) -> None:
         busy(queue, url, dialect, block_timeout=timedelta(milliseconds=300)),
     ):
         server.pause()
-        await asyncio.sleep(9)  # longer than a blocked read is given
+        await asyncio.sleep(9)  # longer than the timeout of a blocked read
         server.resume()
-    assert max(troubles(caplog).values(), default=1) <= 2
+    assert max(outages(caplog).values(), default=1) <= 2
 
 
-async def test_out_of_memory_acks_go_on_and_the_rest_waits(start, queue_name: str, caplog) -> None:
+async def test_without_memory_acks_continue_and_other_writes_wait(
+    start, queue_name: str, caplog
+) -> None:
     caplog.set_level(logging.WARNING, "chasqui")
     server, dialect = start("--maxmemory-policy", "noeviction")
     release = asyncio.Event()
@@ -193,7 +202,7 @@ async def test_out_of_memory_acks_go_on_and_the_rest_waits(start, queue_name: st
             if job.attempt == 0:
                 raise ValueError("once")
         elif job.name == "dies":
-            raise Unrecoverable("hopeless")
+            raise Unrecoverable("no retry")
         elif job.name == "waits":
             await release.wait()
         done[job.name] += 1
@@ -201,7 +210,9 @@ async def test_out_of_memory_acks_go_on_and_the_rest_waits(start, queue_name: st
     async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
         with plain_client(server.url) as client:
             for name, count in (("waits", 50), ("good", 300), ("fails", 20), ("dies", 20)):
-                jobs = [{"payload": 1, "job_name": name, "retry": SOON} for _ in range(count)]
+                jobs = [
+                    {"payload": 1, "job_name": name, "retry": MANY_ATTEMPTS} for _ in range(count)
+                ]
                 await queue.add_many(jobs)
             await queue.client.execute(consumer_group.create(queue.keys, "default"))
             client.config_set("maxmemory", client.info("memory")["used_memory"] - 1000)
@@ -210,15 +221,15 @@ async def test_out_of_memory_acks_go_on_and_the_rest_waits(start, queue_name: st
             async with working(queue, handle, claim_after=timedelta(milliseconds=1500)) as consumer:
                 await until(lambda: done["good"] == 300)
                 release.set()
-                # Acks free memory; a retry or a letter takes what its own ack has freed.
-                await until(lambda: consumer.metrics.counts["settled"] == 390)
-                # What needs more (events, promotion) is held on to, without hammering.
+                # Acks free memory. A retry or a dead letter reuses the memory of its entry.
+                await until(lambda: consumer.metrics.counts["acked"] == 390)
+                # What needs more memory (events, promotion) waits and is retried slowly.
                 depth = await queue.depth()
                 assert (depth.running, depth.waiting) == (0, 0)
                 assert (depth.delayed, depth.dead) == (20, 20)
-                refused = client.info("stats")["total_error_replies"]
+                errors_before = client.info("stats")["total_error_replies"]
                 await asyncio.sleep(1)
-                assert client.info("stats")["total_error_replies"] - refused < 50
+                assert client.info("stats")["total_error_replies"] - errors_before < 50
                 assert await queue.events() == []
                 client.config_set("maxmemory", 0)
                 await until(lambda: done["fails"] == 20)
@@ -226,34 +237,36 @@ async def test_out_of_memory_acks_go_on_and_the_rest_waits(start, queue_name: st
             names = Counter(event.name for event in await queue.events(limit=10_000))
             assert (names["completed"], names["dlq"], names["failed"]) == (370, 20, 40)
     assert done == {"good": 300, "waits": 50, "fails": 20}
-    assert set(troubles(caplog).values()) == {1}
+    assert set(outages(caplog).values()) == {1}
 
 
 @pytest.mark.usefixtures("fleet")
-async def test_a_failover(fleet: Fleet, queue_name: str) -> None:  # noqa: F811
-    """The master dies for good: the consumers follow the sentinels to the new one."""
+async def test_consumers_follow_a_failover(fleet: Fleet, queue_name: str) -> None:  # noqa: F811
+    """The master is killed: the consumers connect to the new one that the sentinels elect."""
     url = fleet.url(timeout=2)
     master = redis.Redis(port=fleet.master.port, password="pw")
     async with AsyncQueue(queue_name, url) as queue, busy(queue, url, None) as ledger:
-        # What a replica has not seen is lost with the master, whatever the client does.
-        kept = list(ledger.added)
+        # Jobs that were not replicated are lost with the master, whatever the client does.
+        replicated = len(ledger.added)
         await asyncio.to_thread(master.wait, 1, 5000)
         master.close()
         fleet.master.kill()
-        kept_after = len(ledger.added)
+        at_kill = len(ledger.added)
         await until(lambda: fleet.address() == fleet.replica.port, 40)
-        unsure = ledger.added[len(kept) : kept_after]
-        ledger.added = [job_id for job_id in ledger.added if job_id not in unsure]
+        unreplicated = ledger.added[replicated:at_kill]
+        ledger.added = [job_id for job_id in ledger.added if job_id not in unreplicated]
 
 
-async def test_a_paused_consumer_finds_its_place_again(start, queue_name: str, caplog) -> None:
-    """While it slept others took its jobs over: they run elsewhere, and it does not mind."""
+async def test_a_paused_consumer_continues_after_its_jobs_were_claimed(
+    start, queue_name: str, caplog
+) -> None:
+    """While it was paused another consumer claimed its jobs; it continues without errors."""
     server, dialect = start()
     ran: list[tuple[str, str]] = []
 
     async def first(job) -> None:
         ran.append(("first", job.id))
-        time.sleep(3)  # nothing of this loop runs meanwhile  # noqa: ASYNC251
+        time.sleep(3)  # the event loop is blocked  # noqa: ASYNC251
 
     async def second(job) -> None:
         ran.append(("second", job.id))
@@ -261,16 +274,16 @@ async def test_a_paused_consumer_finds_its_place_again(start, queue_name: str, c
     async with AsyncQueue(queue_name, server.url, dialect=dialect) as queue:
         await queue.add_many([{"payload": 1, "job_id": f"j{n}"} for n in range(3)])
 
-        async def other() -> None:
+        async def run_second() -> None:
             async with (
-                AsyncQueue(queue_name, server.url, dialect=dialect) as another,
-                working(another, second, claim_after=timedelta(milliseconds=500)),
+                AsyncQueue(queue_name, server.url, dialect=dialect) as second_queue,
+                working(second_queue, second, claim_after=timedelta(milliseconds=500)),
             ):
                 await until(lambda: len({job_id for _, job_id in ran}) == 3, 60)
-                await until(lambda: empty(another), 60)
+                await until(lambda: empty(second_queue), 60)
 
         async with working(queue, first, claim_after=timedelta(milliseconds=500), concurrency=3):
             await until(lambda: ran)
-            await asyncio.to_thread(asyncio.run, other())
+            await asyncio.to_thread(asyncio.run, run_second())
             await until(lambda: empty(queue))
     assert {job_id for _, job_id in ran} == {"j0", "j1", "j2"}

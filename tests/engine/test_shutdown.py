@@ -1,4 +1,4 @@
-"""A stop ends reading at once, lets what runs finish, hands the rest back, and leaves no lock."""
+"""Tests of the shutdown: running jobs finish or are requeued, locks are released."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import pytest
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import PUNCTUAL, empty, settings, told, until, working
+from tests.engine.conftest import PUNCTUAL, empty, event_names, settings, until, working
 from tests.support.servers import RedisServer
 
 
-async def test_what_runs_finishes_and_what_waits_is_handed_back_at_once(
+async def test_running_jobs_finish_and_unstarted_jobs_are_requeued_at_once(
     queue: AsyncQueue,
 ) -> None:
-    go_on = asyncio.Event()
+    release = asyncio.Event()
     began: list[int] = []
 
     async def first(job) -> None:
         began.append(job.payload)
         if job.payload >= 20:
-            await go_on.wait()
+            await release.wait()
 
-    elsewhere: list[tuple[int, int]] = []
+    second_runs: list[tuple[int, int]] = []
 
     async def second(job) -> None:
-        elsewhere.append((job.payload, job.attempt))
+        second_runs.append((job.payload, job.attempt))
 
-    # Quick ones first, so that it reads ahead; then it holds two at work and two in its buffer.
+    # Fast jobs first, so that it prefetches; then two jobs run and two wait in its buffer.
     await queue.add_many([{"payload": n} for n in range(24)])
     consumer = Consumer(queue, first, settings(concurrency=2))
     running = asyncio.create_task(consumer.run())
@@ -42,20 +42,20 @@ async def test_what_runs_finishes_and_what_waits_is_handed_back_at_once(
     consumer.stop()
     started = time.monotonic()
     async with working(queue, second):
-        # At once, and not when idle entries may be claimed, after half a minute.
-        await until(lambda: len(elsewhere) == 2)
+        # At once, and not after claim_after (30 s), when idle entries may be claimed.
+        await until(lambda: len(second_runs) == 2)
         assert time.monotonic() - started < 20
         assert not running.done()
-        go_on.set()
+        release.set()
         await asyncio.wait_for(running, 5)
         await until(lambda: empty(queue))
-    # Neither of them was begun, so no attempt is lost.
-    assert sorted(elsewhere) == [(n, 0) for n in range(24) if n not in began]
-    assert sorted([*began, *(n for n, _ in elsewhere)]) == list(range(24))
+    # Neither of them was started, so no attempt is counted.
+    assert sorted(second_runs) == [(n, 0) for n in range(24) if n not in began]
+    assert sorted([*began, *(n for n, _ in second_runs)]) == list(range(24))
 
 
-async def test_a_stop_is_heard_while_every_worker_is_busy(queue: AsyncQueue) -> None:
-    """The reader waits for room, not for the server: that must not hold up the stop."""
+async def test_a_stop_takes_effect_while_all_slots_are_busy(queue: AsyncQueue) -> None:
+    """The reader waits for capacity, not for the server. That must not delay the stop."""
     began: list[int] = []
 
     async def endless(job) -> None:
@@ -76,7 +76,7 @@ async def test_a_stop_is_heard_while_every_worker_is_busy(queue: AsyncQueue) -> 
     assert (depth.waiting, depth.running, depth.consumers) == (6, 0, 0)
 
 
-async def test_what_does_not_finish_in_time_is_cut_off_and_runs_elsewhere(
+async def test_a_job_that_exceeds_the_shutdown_timeout_is_requeued(
     queue: AsyncQueue, caplog
 ) -> None:
     began: list[int] = []
@@ -93,7 +93,7 @@ async def test_what_does_not_finish_in_time_is_cut_off_and_runs_elsewhere(
     async with working(queue, slow, shutdown_timeout=timedelta(milliseconds=100)):
         await until(lambda: began)
     assert ended == ["cleaned up"]
-    assert "1 jobs are cut off" in caplog.text
+    assert "cancelling 1 running jobs" in caplog.text
     attempts: list[int] = []
 
     async def again(job) -> None:
@@ -101,19 +101,21 @@ async def test_what_does_not_finish_in_time_is_cut_off_and_runs_elsewhere(
 
     async with working(queue, again):
         await until(lambda: attempts)
-    assert attempts == [1]  # the run that was cut off had begun: it counts
-    assert await told(queue, "j") == ["active", "active", "completed"]
+    assert attempts == [1]  # the interrupted run counts as an attempt
+    assert await event_names(queue, "j") == ["active", "active", "completed"]
 
 
-@pytest.mark.parametrize("stubborn", [False, True], ids=["willing", "in a long call"])
-async def test_a_plain_handler_is_cut_off_too(queue: AsyncQueue, stubborn: bool) -> None:
+@pytest.mark.parametrize("in_long_call", [False, True], ids=["interruptible", "in a long call"])
+async def test_a_plain_handler_that_exceeds_the_shutdown_timeout_is_requeued(
+    queue: AsyncQueue, in_long_call: bool
+) -> None:
     began = threading.Event()
     release = threading.Event()
 
     def slow(job) -> None:
         began.set()
-        if stubborn:
-            release.wait(30)  # nothing reaches a thread inside of such a call
+        if in_long_call:
+            release.wait(30)  # a thread in such a call cannot be interrupted
         while not release.is_set():
             time.sleep(0.005)
 
@@ -136,11 +138,8 @@ async def test_a_plain_handler_is_cut_off_too(queue: AsyncQueue, stubborn: bool)
     assert attempts == [1]
 
 
-async def test_locks_are_released_and_the_next_one_leads_at_once(queue: AsyncQueue, client) -> None:
-    ran: list[int] = []
-
-    async def handle(job) -> None:
-        ran.append(job.payload)
+async def test_leader_locks_are_released(queue: AsyncQueue, client) -> None:
+    async def handle(job) -> None: ...
 
     async with working(queue, handle, scheduler=PUNCTUAL):
         await until(lambda: client.get(queue.keys.promoter_lock))
@@ -148,7 +147,7 @@ async def test_locks_are_released_and_the_next_one_leads_at_once(queue: AsyncQue
     assert client.exists(queue.keys.promoter_lock, queue.keys.scheduler_lock) == 0
 
 
-async def test_acks_and_events_are_flushed(queue: AsyncQueue) -> None:
+async def test_acks_and_events_are_written_before_the_run_returns(queue: AsyncQueue) -> None:
     ran: list[int] = []
 
     async def handle(job) -> None:
@@ -161,21 +160,21 @@ async def test_acks_and_events_are_flushed(queue: AsyncQueue) -> None:
     await asyncio.wait_for(consumer.run(), 20)
     assert len(ran) == 500
     assert await empty(queue)
-    names = await told(queue)
+    names = await event_names(queue)
     assert (names.count("active"), names.count("completed")) == (500, 500)
 
 
-async def test_a_stop_from_another_thread_is_heard(queue: AsyncQueue) -> None:
+async def test_a_stop_from_another_thread_takes_effect(queue: AsyncQueue) -> None:
     consumer = Consumer(queue, print, settings(block_timeout=timedelta(milliseconds=60_000)))
     running = asyncio.create_task(consumer.run())
     await until(lambda: queue.consumers())
     threading.Thread(target=consumer.stop).start()
     await asyncio.wait_for(running, 5)
-    consumer.stop()  # once more is harmless
+    consumer.stop()  # a second stop does nothing
 
 
-async def test_a_cancelled_run_hands_everything_back(queue: AsyncQueue) -> None:
-    """asyncio.run cancels its main task on Ctrl-C; nothing may wait for the claim then."""
+async def test_a_cancelled_run_requeues_all_jobs(queue: AsyncQueue) -> None:
+    """asyncio.run cancels its main task on Ctrl-C; the jobs must not wait for claim_after."""
     began: list[int] = []
 
     async def slow(job) -> None:
@@ -192,13 +191,13 @@ async def test_a_cancelled_run_hands_everything_back(queue: AsyncQueue) -> None:
     assert (depth.waiting, depth.running, depth.consumers) == (10, 0, 0)
 
 
-async def test_a_part_that_fails_ends_them_all_and_is_raised(
+async def test_a_component_that_fails_ends_the_consumer_and_is_raised(
     queue: AsyncQueue, monkeypatch
 ) -> None:
     from airflow_provider_chasqui.engine.heartbeat import Heartbeat
 
     async def broken(self: Any) -> None:
-        raise RuntimeError("a fault of ours")
+        raise RuntimeError("a bug in the heartbeat")
 
     began: list[int] = []
 
@@ -206,16 +205,16 @@ async def test_a_part_that_fails_ends_them_all_and_is_raised(
         began.append(job.payload)
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(Heartbeat, "_listen", broken)
+    monkeypatch.setattr(Heartbeat, "_check_cancellations", broken)
     await queue.add(1)
-    with pytest.raises(RuntimeError, match="a fault of ours"):
+    with pytest.raises(RuntimeError, match="a bug in the heartbeat"):
         await asyncio.wait_for(Consumer(queue, slow, settings()).run(), 20)
     assert began
     depth = await queue.depth()
     assert (depth.waiting, depth.running) == (1, 0)
 
 
-async def test_a_server_that_is_away_does_not_hold_up_the_stop(
+async def test_an_unreachable_server_does_not_delay_the_stop(
     redis86_binary, queue_name: str, caplog
 ) -> None:
     caplog.set_level(logging.WARNING, "chasqui")
@@ -238,10 +237,12 @@ async def test_a_server_that_is_away_does_not_hold_up_the_stop(
             await asyncio.wait_for(running, 30)
             assert time.monotonic() - started < 16
             server.resume()
-    assert "1 outcomes could not be settled" in caplog.text
+    assert "could not write 1 outcomes" in caplog.text
 
 
-async def test_a_job_of_one_run_that_is_cut_off_is_dead_and_says_why(queue: AsyncQueue) -> None:
+async def test_an_interrupted_job_with_one_attempt_is_dead_lettered_with_the_cause(
+    queue: AsyncQueue,
+) -> None:
     began: list[int] = []
 
     async def slow(job) -> None:
@@ -252,7 +253,7 @@ async def test_a_job_of_one_run_that_is_cut_off_is_dead_and_says_why(queue: Asyn
     async with working(queue, slow, shutdown_timeout=timedelta(0)):
         await until(lambda: began)
     async with working(queue, slow):
-        [letter] = await until(queue.dead_letters)
+        [dead_letter] = await until(queue.dead_letters)
     assert began == [1]
-    assert "cut off" in letter.error
-    assert letter.attempts == 1
+    assert "no attempt is left" in dead_letter.error
+    assert dead_letter.attempts == 1

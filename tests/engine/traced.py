@@ -1,6 +1,6 @@
-"""A program that uses OpenTelemetry: it hands jobs off inside a span and runs them.
+"""A program that uses OpenTelemetry: it adds jobs inside a span and runs them.
 
-Called with a URL, a dialect and a queue; prints its spans as JSON, and what handlers saw.
+Arguments: server URL, dialect, queue name. Prints its spans and the span of each run as JSON.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ handlers = Handlers()
 seen: dict[str, str] = {}
 
 
-def note(job: Any) -> None:
+def record_span(job: Any) -> None:
     context = trace.get_current_span().get_span_context()
-    seen[f"{job.id}/{job.attempt}"] = f"{context.trace_id:032x}/{context.span_id:016x}"
+    seen[f"{job.id}/{job.attempt + 1}"] = f"{context.trace_id:032x}/{context.span_id:016x}"
 
 
 @handlers.on("plain")
 def plain(job: Any) -> None:
-    note(job)
+    record_span(job)
 
 
 @handlers.on("twice")
 async def twice(job: Any) -> None:
-    note(job)
+    record_span(job)
     if job.attempt == 0:
-        raise ValueError("once more")
+        raise ValueError("the first attempt fails")
 
 
 @handlers.on()
 async def anything(job: Any) -> None:
-    note(job)
+    record_span(job)
 
 
-def hand_off(queue: Queue) -> None:
+def add_jobs(queue: Queue) -> None:
     tracer = trace.get_tracer("a DAG run")
     with tracer.start_as_current_span("task"):
         enqueue_once(queue, EnqueueRequest(payloads=[1, 2, 3], batch_id="b", job_name="plain"))
         enqueue_once(
             queue, EnqueueRequest(payloads=[1], batch_id="again", job_name="twice", retry=None)
         )
-        late = timedelta(milliseconds=50)
+        delay = timedelta(milliseconds=50)
         enqueue_once(
             queue,
-            EnqueueRequest(payloads=[1], batch_id="", job_id="one", job_name="async", delay=late),
+            EnqueueRequest(payloads=[1], batch_id="", job_id="one", job_name="async", delay=delay),
         )
-        propagate_trace(queue, "mine")
-        queue.add("own code", job_id="mine")
-    queue.add("nobody's", job_id="orphan")
+        propagate_trace(queue, "propagated")
+        queue.add("explicit call", job_id="propagated")
+    queue.add("outside of a span", job_id="orphan")
     enqueue_once(queue, EnqueueRequest(payloads=[1], batch_id="untraced"))
 
 
-async def work(url: str, dialect: str, name: str, runs: int) -> None:
+async def run_jobs(url: str, dialect: str, name: str, runs: int) -> None:
     config = ConsumerConfig(
         promoter=PromoterConfig(poll_interval=timedelta(milliseconds=20)),
         scheduler=None,
@@ -91,8 +91,8 @@ def main() -> None:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     with Queue(name, url, dialect=dialect) as queue:
-        hand_off(queue)
-    asyncio.run(work(url, dialect, name, 9))
+        add_jobs(queue)
+    asyncio.run(run_jobs(url, dialect, name, 9))
     spans = [json.loads(span.to_json(indent=None)) for span in exporter.get_finished_spans()]
     print(json.dumps({"spans": spans, "seen": seen}))
 

@@ -169,7 +169,7 @@ def test_what_we_take_back_they_never_run(
     queue: Queue, worker: int, native_server: Server, record: str
 ) -> None:
     soon = timedelta(milliseconds=400)
-    for options in ({"id": "mine"}, {}):
+    for options in ({"job_id": "mine"}, {}):
         job = queue.add("never", delay=soon, **options)
         assert queue.cancel(job.job_id) == "cancelled"
     moved = queue.add("moved", delay=timedelta(hours=1))

@@ -78,12 +78,12 @@ def when(inputs: Vector) -> dict[str, Any]:
         case None:
             pass
         case str() as text if text.startswith("datetime"):
-            chosen["at"] = eval(text, _DATETIME)
+            chosen["run_at"] = eval(text, _DATETIME)
         case "True":
             chosen["delay"] = True
         case ms if "delay" in chosen:
             at = datetime.datetime.fromtimestamp(int(ms) / 1000, datetime.UTC)
-            chosen["at"] = at
+            chosen["run_at"] = at
         case ms:
             chosen["delay"] = datetime.timedelta(milliseconds=int(ms))
     return chosen

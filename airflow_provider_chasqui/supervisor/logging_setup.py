@@ -1,7 +1,4 @@
-"""What a worker writes to stderr: a line each, for people or in JSON.
-
-Passwords stay out of sight: of the process list, of errors, of the terminal.
-"""
+"""Log format of workers, and removal of passwords from logs and process titles."""
 
 from __future__ import annotations
 
@@ -10,15 +7,14 @@ import logging
 import re
 import sys
 import traceback
-from datetime import UTC, datetime
 
-from airflow_provider_chasqui.cli.output import escape_control
+from airflow_provider_chasqui.core.durations import format_timestamp
 
 _LEVEL_COLORS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[1;31m"}
 
 
 class _TextFormatter(logging.Formatter):
-    """`2030-01-31T12:00:00.123Z INFO  chasqui[1] message`; [0] is the supervisor."""
+    """Format `2030-01-31T12:00:00.123Z INFO  chasqui[1] message`; [0] is the supervisor."""
 
     def __init__(self, process_number: int, use_color: bool):
         super().__init__()
@@ -37,7 +33,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Format one JSON object per line."""
 
     def __init__(self, process_number: int):
         super().__init__()
@@ -57,17 +53,30 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
+def escape_control(value: object) -> str:
+    """Return text in which control characters are escaped, so that it is safe on a terminal."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _format_time(record: logging.LogRecord) -> str:
-    at = datetime.fromtimestamp(record.created, UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
+    return format_timestamp(int(record.created * 1000))
 
 
 def configure(level: str, as_json: bool, process_number: int) -> None:
-    """Send all logs of this process to stderr."""
+    """Send all logs of this process to stderr.
+
+    :param level: the log level.
+    :param as_json: whether lines are JSON objects.
+    :param process_number: the number of the worker process, 0 for the supervisor.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    colour = sys.stderr.isatty()
     handler.setFormatter(
-        _JsonFormatter(process_number) if as_json else _TextFormatter(process_number, colour)
+        _JsonFormatter(process_number)
+        if as_json
+        else _TextFormatter(process_number, use_color=sys.stderr.isatty())
     )
     root = logging.getLogger()
     root.handlers = [handler]
@@ -86,15 +95,15 @@ def mask_passwords(text: str) -> str:
 
 
 def mask_process_title() -> None:
-    """Show `ps` a command line without the password that --url may hold.
+    """Remove the password of --url from the process title.
 
-    Until here it could be seen: CHASQUI_URL and --password-file have no such moment.
+    It was visible until this call. CHASQUI_URL and --password-file are never visible.
     """
-    shown = [mask_passwords(each) for each in sys.argv]
-    if shown == sys.argv:
+    masked = [mask_passwords(argument) for argument in sys.argv]
+    if masked == sys.argv:
         return
     try:
         from setproctitle import setproctitle
     except ImportError:
         return
-    setproctitle(" ".join(["chasqui", *shown[1:]]))
+    setproctitle(" ".join(["chasqui", *masked[1:]]))

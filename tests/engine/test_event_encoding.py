@@ -1,4 +1,4 @@
-"""The events of the hot path are packed by hand, and are the same bytes as any other."""
+"""Tests that the fast event encoders produce the same bytes as the general one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from airflow_provider_chasqui.core.event import (
     event_fields,
 )
 
-texts = st.text(max_size=40).filter(lambda text: text.encode("utf-8", "ignore") == _raw(text))
+texts = st.text(max_size=40).filter(lambda text: text.encode("utf-8", "ignore") == _encoded(text))
 
 
-def _raw(text: str) -> bytes:
+def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -23,7 +23,9 @@ numbers = st.integers(0, 2**53)
 
 
 @given(texts, numbers, texts, numbers, numbers)
-def test_packed_by_hand_is_packed_alike(job_id, ts_ms, name, attempt, duration_us) -> None:
+def test_the_fast_encoders_match_the_general_encoder(
+    job_id, ts_ms, name, attempt, duration_us
+) -> None:
     active = event_fields("active", job_id, ts_ms, name, attempt=attempt)
     assert encode_active(job_id, ts_ms, name, attempt) == encode_event(active)
     completed = event_fields(
@@ -32,7 +34,7 @@ def test_packed_by_hand_is_packed_alike(job_id, ts_ms, name, attempt, duration_u
     assert encode_completed(job_id, ts_ms, name, attempt, duration_us) == encode_event(completed)
 
 
-def test_any_event_is_its_number_of_fields_and_the_fields() -> None:
+def test_an_encoded_event_is_the_number_of_fields_and_the_fields() -> None:
     count, data = encode_event(["e", "drained", "id", "", "ts", 7])
     assert count == 7
     assert (
