@@ -42,7 +42,7 @@ from airflow_provider_chasqui.triggers._state_poller import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
 
 __all__ = [
     "BatchSnapshot",

@@ -21,7 +21,7 @@ from airflow_provider_chasqui.core.outcome import Snooze, Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.context import Context
 from airflow_provider_chasqui.engine.handlers import Handlers
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 # Watchers are idle most of the time, so they poll the delayed set less often than workers do. A
 # delayed message may therefore arrive one second late.

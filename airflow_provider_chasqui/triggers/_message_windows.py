@@ -17,7 +17,7 @@ from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.hooks._stats import triggerer_stats
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
     from airflow_provider_chasqui.triggers._message_consumer import Message, MessageConsumer
 
 # Airflow stores events in its database without a time limit. A larger window is stored in Redis

@@ -26,7 +26,7 @@ from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.stream_id import StreamId
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
     from airflow_provider_chasqui.triggers._event_follower import EventFollower, RecentEvents
 
 log = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from airflow_provider_chasqui.triggers._event_follower import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
 
 MAX_DEAD_IDS = 100
 LogFunction = Callable[..., None]

@@ -20,7 +20,7 @@ from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
 from airflow_provider_chasqui.triggers._base import DataclassTrigger, require_seconds
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
 
 _MAX_BLOCK_MS = 5000
 

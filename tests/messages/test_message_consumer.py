@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.triggers._message_consumer import MessageConsumer
 from tests.conftest import Server
 from tests.support.async_waiting import wait_until

@@ -19,7 +19,8 @@ from airflow_provider_chasqui.core.errors import AuthenticationFailed, BatchNotF
 from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.job import StreamEntry
 from airflow_provider_chasqui.core.payload import encode_payload
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.triggers._event_follower import (
     EventFollower,
     PollIntervals,

@@ -50,19 +50,20 @@ def house(dags: Callable[[Path], Dags], connected: Server) -> Dags:
 
 def test_the_hook_supports_every_operation(connected: Server, namespace: str) -> None:
     with RsmqHook(namespace=namespace) as hook:
-        assert hook.create_queue("q", vt=10) == 1
-        assert hook.list_queues() == ["q"]
-        first = hook.send_message("q", "a")
-        assert [message.id for message in hook.peek_messages("q")] == [first]
-        assert hook.receive_message("q").id == first
-        assert hook.change_message_visibility("q", first, vt=0) == 1
-        assert hook.pop_message("q").rc == 2
-        assert hook.delete_message("q", first) == 0
-        assert hook.set_queue_attributes("q", delay=3).delay == 3
-        assert hook.get_queue_attributes("q").vt == 10
-        assert hook.delete_queue("q") == 1
+        client = hook.get_conn()
+        assert client.create_queue("q", vt=10) == 1
+        assert client.list_queues() == ["q"]
+        first = client.send_message("q", "a")
+        assert [message.id for message in client.peek_messages("q")] == [first]
+        assert client.receive_message("q").id == first
+        assert client.change_message_visibility("q", first, vt=0) == 1
+        assert client.pop_message("q").rc == 2
+        assert client.delete_message("q", first) == 0
+        assert client.set_queue_attributes("q", delay=3).delay == 3
+        assert client.get_queue_attributes("q").vt == 10
+        assert client.delete_queue("q") == 1
         with pytest.raises(RsmqQueueNotFound):
-            hook.pop_message("q")
+            client.pop_message("q")
         assert hook.test_connection()[0] is True
 
 

@@ -21,7 +21,8 @@ from airflow_provider_chasqui.core.errors import (
     RsmqQueueNotFound,
 )
 from airflow_provider_chasqui.redis_client.target import from_url
-from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient, RsmqClient
+from airflow_provider_chasqui.rsmq.client import RsmqClient
+from airflow_provider_chasqui.rsmq.client_async import AsyncRsmqClient
 
 
 @pytest.fixture

@@ -406,7 +406,9 @@ def run_scenario(client: Any, queue: Queue, scenario: Scenario) -> tuple[dict[st
     results = scenario(queue)
     state = dump(client, queue.keys)
     # Idempotency markers: the portable dialect writes one per call, the native one uses IDMP.
-    state = {name: content for name, content in state.items() if not name.startswith("idempotency:")}
+    state = {
+        name: content for name, content in state.items() if not name.startswith("idempotency:")
+    }
     for name in {"dlq", "events"} & set(state):  # their ids may equal those of the stream
         state[name]["entries"] = [fields for _, fields in state[name]["entries"]]
     expires = {name: client.pttl(f"{queue.keys.hash_tag}:{name}") > 0 for name in state}

@@ -23,7 +23,7 @@ from airflow_provider_chasqui.plugins.api import serializers
 from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep
 from airflow_provider_chasqui.plugins.api.server_pool import ServerConnection
 from airflow_provider_chasqui.plugins.api.task_origin import batch_origin, job_origin
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 router = APIRouter(prefix="/connections/{connection_id}/queue/job")
 

@@ -34,8 +34,8 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.hooks._connection import ChasquiConnection, parse_connection
 from airflow_provider_chasqui.plugins.api.serializers import error_json
 from airflow_provider_chasqui.plugins.api.settings import Settings, read_settings
-from airflow_provider_chasqui.queue import AsyncQueue
-from airflow_provider_chasqui.redis_client.connection_pool import AsyncConnectionManager
+from airflow_provider_chasqui.queue_async import AsyncQueue
+from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncConnectionManager
 
 R = TypeVar("R")
 
