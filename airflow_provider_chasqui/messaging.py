@@ -95,7 +95,7 @@ def queue_not_empty_asset(
     return Asset(name=name, watchers=[AssetWatcher(name=name, trigger=trigger)])
 
 
-class leased_messages:
+class leased_messages:  # noqa: N801
     """Context manager that leases messages of a queue for the duration of a DAG run.
 
         with DAG("orders", schedule=[queue_not_empty_asset("orders")]):

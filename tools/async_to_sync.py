@@ -154,7 +154,9 @@ def _convert_tokens(source: str, filename: str) -> str:
     return "".join(lines)
 
 
-def _edits(tokens: list[TokenInfo], filename: str) -> Iterator[tuple[Position, Position, str]]:
+def _edits(  # noqa: C901
+    tokens: list[TokenInfo], filename: str
+) -> Iterator[tuple[Position, Position, str]]:
     """Yield the replacements as (start, end, new text)."""
     code = [token for token in tokens if token.type not in _IGNORED]
     import_lines = {t.start[0] for t in code if t.string in ("from", "import")}

@@ -18,10 +18,12 @@ class HasHashTag(Protocol):
     """The part of the keys that the client needs: the hash tag for routing, the name for errors."""
 
     @property
-    def hash_tag(self) -> str: ...
+    def hash_tag(self) -> str:
+        """The hash tag of the keys."""
 
     @property
-    def queue_name(self) -> str: ...
+    def queue_name(self) -> str:
+        """The name of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Keys:
     | promoter:lock, scheduler:lock | string | the name of the leader |
 
     :param queue_name: the name of the queue.
-    :raises InvalidArgument: if the name is blank, contains a brace or a lone surrogate.
+    :raises InvalidArgument: if the name is blank, contains a brace or an unpaired surrogate.
     """
 
     queue_name: str
@@ -92,7 +94,7 @@ class Keys:
                 "queue_name must not contain '{' or '}'", queue_name=self.queue_name
             )
         if any("\ud800" <= char <= "\udfff" for char in self.queue_name):
-            raise InvalidArgument("queue_name must not contain a lone surrogate")
+            raise InvalidArgument("queue_name must not contain an unpaired surrogate")
         hash_tag = f"{{chasqui:{self.queue_name}}}"
         for name, suffix in {
             "hash_tag": "",
@@ -108,57 +110,75 @@ class Keys:
             object.__setattr__(self, name, hash_tag + suffix)
 
     def repeat_spec(self, key: str) -> str:
+        """Return the key of the definition of a repeatable job."""
         return f"{self.hash_tag}:repeat:spec:{key}"
 
     def delayed_marker(self, job_id: str) -> str:
+        """Return the key of the marker of a delayed job with an explicit id."""
         return f"{self.hash_tag}:dlid:{job_id}"
 
     def delayed_index(self, job_id: str) -> str:
+        """Return the key of the index entry of a delayed job."""
         return f"{self.hash_tag}:didx:{job_id}"
 
     def dedup_marker(self, job_id: str) -> str:
+        """Return the key of the deduplication marker of a job id."""
         return f"{self.hash_tag}:dedup:{job_id}"
 
     def idempotency_marker(self, token: str) -> str:
+        """Return the key of the marker of a producer call."""
         return f"{self.hash_tag}:idempotency:{token}"
 
     def result(self, job_id: str) -> str:
+        """Return the key of the result of a job."""
         return f"{self.hash_tag}:result:{job_id}"
 
     def progress(self, job_id: str) -> str:
+        """Return the key of the progress of a job."""
         return f"{self.hash_tag}:progress:{job_id}"
 
     def watcher_state(self, group: str) -> str:
+        """Return the key of the state of a message watcher."""
         return f"{self.hash_tag}:watcher:{group}"
 
     def message_window(self, window_id: str) -> str:
+        """Return the key of the messages of an asset event."""
         return f"{self.hash_tag}:message_window:{window_id}"
 
     def trace(self, job_id: str) -> str:
+        """Return the key of the trace context of a job."""
         return f"{self.hash_tag}:trace:{job_id}"
 
     def batch_trace(self, batch_id: str) -> str:
+        """Return the key of the trace context of a batch."""
         return f"{self.hash_tag}:trace:batch:{batch_id}"
 
     def replay_count(self, job_id: str) -> str:
+        """Return the key of the number of replays of a job."""
         return f"{self.hash_tag}:replays:{job_id}"
 
     def batch(self, batch_id: str) -> str:
+        """Return the key of the state of a batch."""
         return f"{self.hash_tag}:batch:{batch_id}"
 
     def batch_done(self, batch_id: str, part: int) -> str:
+        """Return the key of the bits of completed jobs of a batch part."""
         return f"{self.hash_tag}:batch:{batch_id}:{part}:done"
 
     def batch_dead(self, batch_id: str, part: int) -> str:
+        """Return the key of the bits of dead jobs of a batch part."""
         return f"{self.hash_tag}:batch:{batch_id}:{part}:dead"
 
     def staged_write(self, batch_id: str) -> str:
+        """Return the key of the state of a staged write."""
         return f"{self.hash_tag}:staged_write:{batch_id}"
 
     def staged_parts(self, batch_id: str) -> str:
+        """Return the key of the set of the staged parts of a write."""
         return f"{self.hash_tag}:staged_write:{batch_id}:parts"
 
     def staged_part(self, batch_id: str, writer_id: str, part: int, attempt: int) -> str:
+        """Return the key of the rows that one task attempt has staged."""
         return f"{self.hash_tag}:staged_write:{batch_id}:{writer_id}:{part}.{attempt}"
 
     def staged_write_aborted(self, batch_id: str, writer_id: str) -> str:
@@ -166,10 +186,13 @@ class Keys:
         return f"{self.hash_tag}:staged_write:{batch_id}:{writer_id}:aborted"
 
     def dedup_ids(self, batch_id: str) -> str:
+        """Return the key of the row ids that a write with `delivery=dedup` has sent."""
         return f"{self.hash_tag}:staged_write:{batch_id}:dedup_ids"
 
     def spark_replay_report(self, batch_id: str) -> str:
+        """Return the key of the counts of a replay by Spark."""
         return f"{self.hash_tag}:staged_write:{batch_id}:report"
 
     def lease(self, suffix: str) -> str:
+        """Return the key of the lease state with this suffix."""
         return f"{self.hash_tag}:lease:{suffix}"

@@ -76,6 +76,7 @@ class ConsumerState:
         )
 
     def run_started(self, run: Run) -> None:
+        """Record a running job."""
         self.running[run.entry.id] = run
 
     def run_finished(self, seconds: float | None = None, count: int = 1) -> None:

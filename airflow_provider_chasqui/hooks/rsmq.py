@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class RsmqHook(BaseHook):
-    """Hook that connects to the RSMQ queues of a connection of type `chasqui`. Example::
+    """Hook that connects to the RSMQ queues of a connection of type `chasqui`.
+
+    Example::
 
         with RsmqHook() as hook:
             hook.get_conn().send_message("emails", "hello")

