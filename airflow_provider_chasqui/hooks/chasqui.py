@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.engine.handlers import Handlers
     from airflow_provider_chasqui.engine.standalone import StandaloneService
     from airflow_provider_chasqui.lease import AsyncLeaseQueue, LeaseQueue
-    from airflow_provider_chasqui.queue import AsyncQueue, Queue
+    from airflow_provider_chasqui.queue import Queue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
     from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
 
 DEFAULT_CONN_ID = "chasqui_default"
@@ -98,8 +99,8 @@ class ChasquiHook(BaseHook):
         :raises InvalidArgument: if neither is given.
         """
         # The first import is slow. A thread keeps the triggerer's event loop responsive.
-        await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue")
-        from airflow_provider_chasqui.queue import AsyncQueue
+        await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue_async")
+        from airflow_provider_chasqui.queue_async import AsyncQueue
 
         settings = await self.async_settings()
         name = self._resolve_queue_name(queue_name, settings)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_chasqui.engine.consumer import Consumer
     from airflow_provider_chasqui.engine.handlers import Handler, Handlers
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
 
 _POLL_INTERVAL_S = 0.2
 _DUE_SOON_MS = 2000
