@@ -1,4 +1,4 @@
-"""Real servers, started when the first test asks for them, one set per test process."""
+"""Fixtures with real servers, started on first use, one set per test process."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.support.redis_state import plain_client
 from tests.support.servers import Certificates, RedisServer, make_certificates, valkey_binary
 from tools.redis_server import REDIS7, REDIS8, NotFound, Wanted, find, version_of
 
-# Airflow reads these when it is first imported, so they are set before any test module is. Each
-# test process has a home of its own, and never the user's.
+# Airflow reads these when it is first imported, so they are set before any test module is imported.
+# Each test process has its own home directory, never the user's.
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
 _HOME = Path(__file__).parent.parent / ".cache" / "airflow" / _WORKER
 os.environ["AIRFLOW_HOME"] = str(_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-# How long an example takes says how busy the machine is, and nothing else.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("house")
+# The duration of an example depends on the load of the machine.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where a shared server is, and the dialect that clients are to be forced into."""
+    """A shared server and the dialect that clients use."""
 
     url: str
     dialect: str
@@ -47,14 +47,14 @@ SERVERS = {
 }
 
 
-# For tests that start processes of their own: one server of each dialect.
+# For tests that start their own processes: one server of each dialect.
 ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 
 
 @pytest.fixture(scope="session")
 def redis86_binary() -> Path:
-    """A Redis 8.6 or newer; needed where CHASQUI_REQUIRE_SERVERS=1, else its tests are skipped."""
-    binary, why = _look_for(REDIS8)
+    """Redis 8.6 or newer. Its tests are skipped without it, unless CHASQUI_REQUIRE_SERVERS=1."""
+    binary, why = _find_binary(REDIS8)
     if binary is None:
         if os.environ.get("CHASQUI_REQUIRE_SERVERS") == "1":
             pytest.fail(f"CHASQUI_REQUIRE_SERVERS=1, but {why}")
@@ -64,7 +64,7 @@ def redis86_binary() -> Path:
 
 @pytest.fixture(scope="session")
 def redis7_binary() -> Path:
-    binary, why = _look_for(REDIS7)
+    binary, why = _find_binary(REDIS7)
     if binary is None:
         pytest.skip(why)
     return binary
@@ -72,7 +72,7 @@ def redis7_binary() -> Path:
 
 @pytest.fixture(scope="session")
 def redis86_server(redis86_binary: Path) -> Iterator[RedisServer]:
-    """The shared Redis 8.6: never flushed, never stopped. To break one, start your own."""
+    """The shared Redis 8.6. Tests must not flush or stop it; they start their own for that."""
     with RedisServer.start(redis86_binary) as server:
         yield server
 
@@ -98,7 +98,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Server:
-    """The test runs once on every server and in every dialect."""
+    """Run the test once on every server and dialect."""
     return _server(request, request.param)
 
 
@@ -109,13 +109,13 @@ def native_server(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture
 def portable_server(request: pytest.FixtureRequest) -> Server:
-    """The one portable server that every machine has: Valkey."""
+    """Valkey, the portable server that every machine has."""
     return _server(request, "valkey")
 
 
 @pytest.fixture
 def queue_name() -> str:
-    """A name that no other test, run or process uses."""
+    """A unique queue name."""
     return f"q-{uuid.uuid4().hex[:16]}"
 
 
@@ -127,7 +127,7 @@ def queue(server: Server, queue_name: str) -> Iterator[Queue]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Any]:
-    """redis-py itself, to look at the server beside ours."""
+    """A redis-py client, to inspect the server independently."""
     with plain_client(server.url) as opened:
         yield opened
 
@@ -138,25 +138,46 @@ def _server(request: pytest.FixtureRequest, name: str) -> Server:
     return Server(process.url, dialect)
 
 
-def _look_for(wanted: Wanted) -> tuple[Path | None, str]:
+def _find_binary(wanted: Wanted) -> tuple[Path | None, str]:
     try:
         binary = find(wanted)
     except NotFound as problem:
         return None, str(problem)
-    return binary, "" if binary else f"there is no {wanted.label} here: run `make servers`"
+    return binary, "" if binary else f"{wanted.label} was not found; run `make servers`"
+
+
+# Tests that need no server and no other process: `pytest -m unit`.
+UNIT_TESTS = (
+    "tests/core/",
+    "tests/redis_client/test_retry.py",
+    "tests/redis_client/test_target.py",
+    "tests/redis_client/test_error_mapping.py",
+    "tests/cli/test_handlers.py",
+    "tests/messages/test_message_filter.py",
+    "tests/test_layers.py",
+    "tests/test_language.py",
+    "tests/test_repo_consistency.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parents[1]
+    for item in items:
+        if str(item.path.relative_to(root)).startswith(UNIT_TESTS):
+            item.add_marker(pytest.mark.unit)
 
 
 def pytest_report_header() -> list[str]:
     lines = []
     for wanted in (REDIS8, REDIS7):
-        binary, why = _look_for(wanted)
+        binary, why = _find_binary(wanted)
         version = version_of(binary) if binary else None
         lines.append(f"{wanted.label}: {'.'.join(map(str, version)) if version else why}")
     return lines
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    _, why = _look_for(REDIS8)
+    _, why = _find_binary(REDIS8)
     if why:
         terminalreporter.section("NOT TESTED", red=True, bold=True)
         terminalreporter.line(f"Every test of the native dialect was left out: {why}", red=True)
