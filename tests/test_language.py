@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SUFFIXES = {".py", ".lua", ".md", ".ts", ".tsx", ".css", ".yaml", ".yml", ".toml", ".mjs", ".sh", ""}
+SUFFIXES = {
+    ".py",
+    ".lua",
+    ".md",
+    ".ts",
+    ".tsx",
+    ".css",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".mjs",
+    ".sh",
+    "",
+}
 # Data, generated files, and this list.
 EXCLUDED = re.compile(
     r"tests/test_language\.py|.*/vectors/.*|.*plugins/static/.*|ui/package.*\.json|LICENSE|.*\.json"
