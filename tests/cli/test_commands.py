@@ -223,7 +223,7 @@ def test_dead_letters_are_listed_replayed_and_purged(
         "replayed 1 of 1 entries" in cli("dlq", "replay", queue.name, "--limit", "1", "--yes").out
     )
     purged = cli("dlq", "purge", queue.name, "--all", "--yes", "--json").json
-    assert (purged["verb"], purged["affected"]) == ("purge", 2)
+    assert (purged["action"], purged["affected"]) == ("purge", 2)
     assert (queue.depth().waiting, queue.depth().dead) == (2, 0)
     assert "no dead letters" in cli("dlq", "peek", queue.name).out
 
