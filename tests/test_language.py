@@ -67,7 +67,8 @@ def tracked_files() -> list[Path]:
 def read_text(path: Path) -> str:
     """Return the text of a file with wrapped lines joined, so that a term is found across lines."""
     text = path.read_text("utf-8", "replace")
-    return re.sub(r'"?[ \t]*\n\s*(?:#|--|//|\*)?[ \t]*f?"?', " ", text)
+    joined = re.sub(r'"?[ \t]*\n\s*(?:#|--|//|\*)?[ \t]*f?"?', " ", text)
+    return re.sub(" {2,}", " ", joined)
 
 
 TEXTS = {path: read_text(path) for path in tracked_files() if path.is_file()}
