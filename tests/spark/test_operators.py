@@ -84,7 +84,7 @@ def dag_file(tmp_path: Path) -> Any:
 @pytest.fixture
 def example_queue(native_server: Server) -> Iterator[Queue]:
     """Return the queue of the examples, emptied."""
-    with Queue("letters", native_server.url) as queue:
+    with Queue("newsletters", native_server.url) as queue:
         names = [queue.keys.stream, queue.keys.dlq, queue.keys.delayed, queue.keys.events]
         queue.client.execute(redis_command("DEL", *names, parse=as_int))
         yield queue
@@ -97,7 +97,7 @@ def test_the_example_writes_a_batch_waits_and_summarises(
     with working(native_server, example_queue.name, lambda job: payloads.append(job.payload)):
         run = airflow(EXAMPLES / "spark_write.py", "spark_write")
     assert run.state == "success", run.states()
-    assert run.xcom("summarise") == "1000 of 1000 emails were sent"
+    assert run.xcom("summarise") == "1000 of 1000 newsletters were sent"
     assert {payload["customer"] for payload in payloads} == set(range(0, 2000, 2))
     assert len(payloads) == 1000
     assert payloads[0]["profile"]["tier"] in ("gold", "blue")

@@ -38,8 +38,8 @@ def task_writer(queue: Queue, **options: str) -> TaskWriter:
 def task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskCommit]:
     """Return a function that runs one task of a write.
 
-    `interleaved` is called between the task's check of the batch and its first row, or after `after`
-    staged rows.
+    `interleaved` is called between the task's check of the batch and its first row, or after
+    `after` staged rows.
     """
 
     def run(
