@@ -1,6 +1,6 @@
 """Handlers for the queues of all examples. The workers of `make demo` and `make up` run them.
 
-To run a worker yourself, in this folder: `chasqui worker example_handlers:handlers --queue deliveries`.
+To run a worker, in this folder: `chasqui worker example_handlers:handlers --queue deliveries`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def deliver(job: Any) -> None:
     if parcel["kg"] > 30 and not WEIGHT_LIMIT_RAISED.exists():
         raise Unrecoverable("too heavy: the limit is 30 kg")
     if parcel["parcel"] % 40 == 0 and job.attempt == 0:
-        raise TimeoutError("nobody was at home")  # the retry succeeds
+        raise TimeoutError("the door was not opened")  # the retry succeeds
 
 
 @handlers.on("thumbnail")
