@@ -206,7 +206,7 @@ def test_the_zip_works_without_an_installed_package(tmp_path: Path, native_serve
         "import pyspark_chasqui; assert pyspark_chasqui.DefaultSource.name() == 'chasqui'\n"
         "from airflow_provider_chasqui.queue import Queue\n"
         f"queue = Queue('zipped', {native_server.url!r})\n"
-        "queue.add_batch(range(3), batch_id='b'); print(queue.batch('b').total)\n"
+        "queue.add_batch(range(3), batch_id='b'); print(queue.batch_progress('b').total)\n"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=tmp_path)
     assert process.stdout.strip() == b"3", process.stderr.decode()
