@@ -1,6 +1,6 @@
-"""Handlers for the queues of all examples. The workers of `make demo` and `make up` run them.
+"""Handlers for the queues of all example DAGs. `make demo` and `make up` start workers with them.
 
-To run a worker, in this folder: `chasqui worker example_handlers:handlers --queue deliveries`.
+To start a worker in this folder: `chasqui worker example_handlers:handlers --queue deliveries`.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ handlers = Handlers()
 
 @handlers.on("deliver")
 async def deliver(job: Any) -> None:
-    """Deliver a parcel (queue `deliveries`); some deliveries fail once, some always."""
+    """Deliver a parcel, for the queue `deliveries`. Some attempts fail, some parcels always."""
     parcel = job.payload
-    await asyncio.sleep(0.3)  # the time of a delivery
+    await asyncio.sleep(0.3)
     if parcel["street"] is None:
         raise Unrecoverable("the parcel has no street")
     if parcel["kg"] > 30 and not WEIGHT_LIMIT_RAISED.exists():
         raise Unrecoverable("too heavy: the limit is 30 kg")
     if parcel["parcel"] % 40 == 0 and job.attempt == 0:
-        raise TimeoutError("the door was not opened")  # the retry succeeds
+        raise TimeoutError("the customer did not open")  # the second attempt succeeds
 
 
 @handlers.on("thumbnail")
 def thumbnail(job: Any) -> dict[str, str]:
-    """Return the name of a thumbnail (queue `thumbnails`); a plain function runs in a thread."""
+    """Make a thumbnail, for the queue `thumbnails`. A non-async handler runs in a thread."""
     return {"file": f"{job.payload['width']}-{job.payload['image']}"}
 
 
 @handlers.on("welcome")
 async def welcome(job: Any) -> None:
-    """Send a welcome mail (queue `emails`); one address in a thousand has no mailbox."""
+    """Send an e-mail, for the queue `emails`. One in a thousand addresses does not exist."""
     if "777@" in job.payload["to"]:
         raise Unrecoverable("no such mailbox")
 
 
 @handlers.on()
 async def anything(job: Any) -> list[float] | None:
-    """Return a vector for a text; accept every other job without a result."""
+    """Run jobs of all other names. Return an embedding if the payload contains a text."""
     text = job.payload.get("text") if isinstance(job.payload, dict) else None
     return [float(len(word)) for word in text.split()] if text else None

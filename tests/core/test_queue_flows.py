@@ -62,7 +62,10 @@ BAD: dict[str, tuple[type[ChasquiError], Any]] = {
     "id of bytes": (InvalidArgument, add(job_id=b"x")),
     "unpaired surrogate in the id": (InvalidArgument, add(job_id="a\udfff")),
     "id of a batch": (InvalidArgument, add(job_id="batch:b:0:1")),
-    "delay and run_at": (InvalidArgument, add(delay=SECOND, run_at=datetime(2030, 1, 1, tzinfo=UTC))),
+    "delay and run_at": (
+        InvalidArgument,
+        add(delay=SECOND, run_at=datetime(2030, 1, 1, tzinfo=UTC)),
+    ),
     "delay as a number": (InvalidArgument, add(delay=5)),
     "negative delay": (InvalidArgument, add(delay=-SECOND)),
     "endless delay": (InvalidArgument, add(delay=timedelta.max)),

@@ -98,8 +98,8 @@ def test_delayed(vector, server, client, queue_name):
         found = dump(client, queue.keys)
         assert found.pop("delayed") == [(member, vector["zset_score"])]
         # Ours alone, gone after 100 s: it makes a repeated send harmless.
-        assert [name for name in found if name.startswith("once:")]
-        side = {name: kept for name, kept in found.items() if not name.startswith("once:")}
+        assert [name for name in found if name.startswith("idempotency:")]
+        side = {name: kept for name, kept in found.items() if not name.startswith("idempotency:")}
         expected = {key.partition("}:")[2]: kept for key, kept in vector["side_keys"].items()}
         assert side == {name: bytes.fromhex(kept["value_hex"]) for name, kept in expected.items()}
         for name, kept in expected.items():

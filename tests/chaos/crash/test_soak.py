@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 180)]
 SOON = RetryPolicy(5, Backoff.fixed(timedelta(milliseconds=20)))
 PAYLOADS = ["quick", 0.01, "fail", "die", "quick", "quick", 0.05, "quick"]
 # Kept for a while on purpose, each with an end that lies beyond a minute.
-REMEMBERED = ("batch:", "replays:", "once:", "dlid:")
+REMEMBERED = ("batch:", "replays:", "idempotency:", "dlid:")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
