@@ -34,15 +34,15 @@ ProgressCallback = Callable[[str], None]
 class LocalAirflow:
     """Airflow with its own folder, database and processes, on the loopback interface only.
 
-    The output of the processes is in the folder `logs`. `close` waits at most `patience` seconds
-    for the processes to end, and then kills them.
+    The output of the processes is in the folder `logs`. `close` waits at most `stop_timeout`
+    seconds for the processes to end, and then kills them.
 
     :param home: the folder.
     :param dags: the folder of the DAGs.
     :param port: the port of the API server; by default any free port.
     """
 
-    patience = 30.0
+    stop_timeout = 30.0
 
     def __init__(self, home: Path, dags: Path, port: int | None = None):
         self.home = home
@@ -201,7 +201,7 @@ class LocalAirflow:
         for process in reversed(self._processes.values()):
             with suppress(ProcessLookupError):
                 process.terminate()
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.stop_timeout
         for name, process in list(self._processes.items()):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))

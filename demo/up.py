@@ -111,7 +111,7 @@ def down(console: Console, home: Path) -> int:
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.kill(owner, signal_number)
-            deadline = time.monotonic() + 2 * Site.patience
+            deadline = time.monotonic() + 2 * Site.stop_timeout
             while _owner(home) == owner:
                 if time.monotonic() > deadline:
                     break

@@ -1,4 +1,4 @@
-"""Measure the memory that jobs take on the server, for the table in docs/sizing.md.
+"""Measure the memory that jobs take on the server (the table in docs/sizing.md).
 
 python -m tools.sizing [--jobs 20000]
 """
@@ -20,7 +20,7 @@ from airflow_provider_chasqui.testing.embedded_server import EmbeddedServer
 
 QUEUE_NAME = "sizing"
 HOUR = timedelta(hours=1)
-ERROR = "ConnectionError: the mail server said no (smtp.example.org:25)"
+ERROR = "ConnectionError: the mail server refused (smtp.example.org:25)"
 IDLE_TIMEOUT = 60.0
 Fill = Callable[[Queue, int], None]
 
@@ -96,7 +96,7 @@ def idle_memory(admin: redis.Redis) -> int:
     """Return the memory of the server when nothing but data takes any.
 
     The server frees deleted keys in a background thread, and the buffers of a client when it has
-    noticed that the client is gone. Both can take a while on a busy machine.
+    noticed that the client has disconnected. Both can take a while on a busy machine.
 
     :param admin: the only client that stays connected.
     :raises TimeoutError: if the server does not become idle.
