@@ -63,7 +63,7 @@ class ChasquiDataSource(DataSource):
 
         return ViewReader(self._resolve_target(), ReadOptions.parse(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query."""
         from airflow_provider_chasqui.spark.stream_reader import ViewStreamReader
 
@@ -82,9 +82,7 @@ class ChasquiDataSource(DataSource):
             return ReplayWriter(self._resolve_target(), options, schema)
         return ChasquiWriter(self._resolve_target(), options, schema)
 
-    def streamWriter(  # noqa: N802
-        self, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a streaming query.
 
         :raises InvalidArgument: if the mode is not append, or an option is invalid.

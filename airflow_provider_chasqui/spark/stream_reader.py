@@ -44,7 +44,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = validate_read_schema(options, schema)
         self._available_now_end: StreamId | None = None
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Return the offset of a new query, by the options since and startingId."""
         start = self._options.starting_id or "earliest"
         if self._options.since_ms:
@@ -56,18 +56,16 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         StreamId.parse(start, "startingId (if not earliest or latest)")
         return {"id": start}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch, by the option maxRowsPerTrigger."""
         rows = self._options.max_rows_per_trigger
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of a query with the trigger availableNow."""
         self._available_now_end = self._last_id()
 
-    def latestOffset(  # noqa: N802
-        self, start: dict[str, Any], limit: ReadLimit
-    ) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end offset of the next micro-batch."""
         end = self._available_now_end or self._last_id()
         if end <= StreamId.parse(start["id"]):
@@ -82,7 +80,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {"id": entries[-1][0].decode()}
         return {"id": str(end)}
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:
         """Return the offset of the last entry on the server."""
         return {"id": str(self._last_id())}
 

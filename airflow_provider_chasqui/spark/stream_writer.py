@@ -51,7 +51,7 @@ class ChasquiStreamWriter(DataSourceStreamArrowWriter):
     def commit(
         self,
         messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803
+        batchId: int,
     ) -> None:
         """Publish a micro-batch."""
         for batch_id, writer_id in self._committed_writes(messages):
@@ -65,7 +65,7 @@ class ChasquiStreamWriter(DataSourceStreamArrowWriter):
     def abort(
         self,
         messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803
+        batchId: int,
     ) -> None:
         """Discard the staged rows of a micro-batch."""
         for batch_id, writer_id in self._committed_writes(messages):

@@ -125,7 +125,7 @@ def faulty_source(
             raise RuntimeError("injected commit failure")
 
     class FaultyStreamWriter(ChasquiStreamWriter):
-        def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        def commit(self, messages: list[Any], batchId: int) -> None:
             if batchId != 1:
                 return super().commit(messages, batchId)
             for batch_id, writer_id in self._committed_writes(messages):
@@ -140,7 +140,7 @@ def faulty_source(
         def writer(self, schema: Any, overwrite: bool) -> Any:
             return FaultyWriter(self._resolve_target(), WriteOptions.parse(self.options), schema)
 
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             options = WriteOptions.parse(self.options, streaming=True)
             return FaultyStreamWriter(self._resolve_target(), options, schema)
 
