@@ -1,4 +1,4 @@
-# One image for Airflow, Spark and the worker, so that all three have the same Python and the same code.
+# One image for Airflow, Spark and the worker, so that all of them run the same Python and code.
 FROM apache/airflow:3.3.2-python3.12
 USER root
 RUN apt-get update \

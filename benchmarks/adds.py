@@ -1,12 +1,11 @@
-"""Bulk adds: how far are we from what the server can take, and from redis-py's own pipelines?
+"""Bulk adds compared with redis-py pipelines and with the limit of the server.
 
     .venv/bin/python -m benchmarks.adds [--jobs 50000] [--rounds 5] [--server native|valkey]
 
-All contenders put the same jobs on a stream of the same server, in turns, in one run; quote the
-ratios, not the rates. "raw" sends the very bytes of add_many, packed before the clock starts, over
-a bare socket: nothing that speaks to this server in this way can be faster. The CPU columns say
-what this process and the server used for one job. On a busy machine the rates tell more about the
-neighbours than about us; "by CPU" is the ratio to raw that two idle cores would show.
+All methods add the same jobs to a stream of the same server, in turns; compare the ratios, not the
+rates. "raw" sends the bytes of add_many, encoded in advance, over a plain socket, so no client can
+be faster. The CPU columns are the CPU time of this process and of the server per job. "by CPU" is
+the ratio to raw in CPU time, which is less sensitive to other load on the machine.
 """
 
 from __future__ import annotations
@@ -47,93 +46,100 @@ PIPELINE = 1000
 
 
 def payloads(count: int) -> list[dict[str, Any]]:
-    """About 150 bytes each, as a job of everyday size."""
+    """Return payloads of about 150 bytes each."""
     return [
-        {"customer": n, "email": f"customer{n}@example.org", "template": "newsletter-2026-11",
-         "locale": "de-DE", "tags": ["weekly", "paying"], "score": n / 7}
+        {
+            "customer": n,
+            "email": f"customer{n}@example.org",
+            "template": "newsletter-2026-11",
+            "locale": "de-DE",
+            "tags": ["weekly", "paying"],
+            "score": n / 7,
+        }
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 class Bench:
-    """One server and one set of jobs, put on a stream by every contender."""
+    """One server and one list of jobs, which every method adds to a stream."""
 
     def __init__(self, url: str, jobs: int):
         self.url = url
-        self.work = payloads(jobs)
-        self.new = [NewJob(payload) for payload in self.work]
+        self.payloads = payloads(jobs)
+        self.jobs = [NewJob(payload) for payload in self.payloads]
         self.keys = Keys("bench")
         self.admin = redis.Redis.from_url(url, protocol=2)
         self.sync = Queue("bench", url)
         self.dialect = self.sync.dialect()
-        self.turn = 0
+        self.round = 0
 
     def reset(self) -> None:
-        self.turn += 1
+        self.round += 1
         for key in self.admin.scan_iter(f"{self.keys.hash_tag}*", count=10_000):
             self.admin.unlink(key)
 
     def check(self) -> None:
         length = self.admin.xlen(self.keys.stream)
-        assert length == len(self.work), f"{length} of {len(self.work)} jobs"
+        assert length == len(self.payloads), f"the stream has {length} of {len(self.payloads)} jobs"
 
     def clocks(self) -> tuple[float, float, float]:
         info = self.admin.info("cpu")
         server = info["used_cpu_user"] + info["used_cpu_sys"]
         return time.perf_counter(), time.process_time(), float(server)
 
-    def packed(self) -> list[tuple[bytes, int]]:
-        """The pipelines that add_many sends, and how many replies each has."""
-        plan = QueueFlows(self.keys, QueueConfig(), current_time_ms)
-        flow = plan.add_many(self.new)
-        found = []
-        ops = next(flow)
+    def encoded_pipelines(self) -> list[tuple[bytes, int]]:
+        """Return the pipelines that add_many sends, with their numbers of replies."""
+        flows = QueueFlows(self.keys, QueueConfig(), current_time_ms)
+        flow = flows.add_many(self.jobs)
+        pipelines = []
+        commands = next(flow)
         while True:
-            assert isinstance(ops, list)
-            exchange = PipelineRequest(ops, self.dialect, "bench", 0)
-            data, owners = exchange.encode_pending()
-            found.append((b"".join(data), len(owners)))
-            loads, signs = len(owners) - len(ops), [b"1" * MAX_CHUNK_JOBS for _ in ops]
-            exchange.handle_replies([None] * loads + signs, owners)
+            assert isinstance(commands, list)
+            request = PipelineRequest(commands, self.dialect, "bench", 0)
+            data, owners = request.encode_pending()
+            pipelines.append((b"".join(data), len(owners)))
+            script_loads = len(owners) - len(commands)
+            replies = [b"1" * MAX_CHUNK_JOBS for _ in commands]
+            request.handle_replies([None] * script_loads + replies, owners)
             try:
-                ops = flow.send(exchange.parsed_replies)
+                commands = flow.send(request.parsed_replies)
             except StopIteration:
-                return found
+                return pipelines
 
     def raw(self) -> Callable[[], None]:
-        self.sync.add_many([NewJob(0), NewJob(0)])  # the script is known from here on
+        self.sync.add_many([NewJob(0), NewJob(0)])  # loads the script
         self.reset()
-        pipelines = self.packed()
-        place = urlsplit(self.url)
-        bare = socket.create_connection((place.hostname, place.port))
-        bare.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pipelines = self.encoded_pipelines()
+        address = urlsplit(self.url)
+        connection = socket.create_connection((address.hostname, address.port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def send() -> None:
             reader = hiredis.Reader()
             for data, count in pipelines:
-                bare.sendall(data)
+                connection.sendall(data)
                 while count:
-                    reader.feed(bare.recv(65536))
+                    reader.feed(connection.recv(65536))
                     while (reply := reader.gets()) is not False:
                         assert not isinstance(reply, Exception), reply
                         count -= 1
-            bare.close()
+            connection.close()
 
         return send
 
     def add_many(self) -> Callable[[], None]:
-        return lambda: _ignore(self.sync.add_many(self.new))
+        return lambda: _ignore(self.sync.add_many(self.jobs))
 
     def add_batch(self) -> Callable[[], None]:
-        return lambda: _ignore(self.sync.add_batch(self.work, batch_id=f"b{self.turn}"))
+        return lambda: _ignore(self.sync.add_batch(self.payloads, batch_id=f"b{self.round}"))
 
     def add_many_async(self) -> Callable[[], None]:
-        return lambda: asyncio.run(self._async(lambda queue: queue.add_many(self.new)))
+        return lambda: asyncio.run(self._async(lambda queue: queue.add_many(self.jobs)))
 
     def add_batch_async(self) -> Callable[[], None]:
-        batch = f"b{self.turn}"
+        batch = f"b{self.round}"
         return lambda: asyncio.run(
-            self._async(lambda queue: queue.add_batch(self.work, batch_id=batch))
+            self._async(lambda queue: queue.add_batch(self.payloads, batch_id=batch))
         )
 
     async def _async(self, call: Callable[[AsyncQueue], Any]) -> None:
@@ -142,7 +148,7 @@ class Bench:
 
     def _fields(self) -> Iterator[dict[str, bytes]]:
         now_ms, ulids = current_time_ms(), UlidGenerator()
-        for payload in self.work:
+        for payload in self.payloads:
             body = encode_payload(payload)
             yield {"d": encode_envelope(ulids.next(now_ms), body, now_ms)}
 
@@ -175,7 +181,7 @@ def _ignore(_: object) -> None:
     pass
 
 
-CONTENDERS = {
+METHODS = {
     "raw": Bench.raw,
     "Queue.add_many": Bench.add_many,
     "Queue.add_batch": Bench.add_batch,
@@ -186,48 +192,53 @@ CONTENDERS = {
 }
 
 
-class Took(NamedTuple):
-    """Seconds: by the clock, of this process, of the server."""
+class Duration(NamedTuple):
+    """Seconds of wall-clock time, of CPU in this process, and of CPU in the server."""
 
     wall: float
     client: float
     server: float
 
 
-def measure(bench: Bench, rounds: int) -> dict[str, list[Took]]:
-    """What every contender took, in turns."""
-    seen: dict[str, list[Took]] = {name: [] for name in CONTENDERS}
+def measure(bench: Bench, rounds: int) -> dict[str, list[Duration]]:
+    """Return the durations of every method, which run in turns."""
+    durations: dict[str, list[Duration]] = {name: [] for name in METHODS}
     for number in range(rounds + 1):
-        for name, make in CONTENDERS.items():
+        for name, make in METHODS.items():
             bench.reset()
             send = make(bench)
             before = bench.clocks()
             send()
-            took = Took(*(now - then for now, then in zip(bench.clocks(), before, strict=True)))
+            after = bench.clocks()
+            duration = Duration(*(end - start for start, end in zip(before, after, strict=True)))
             bench.check()
-            if number:  # the first round warms up
-                seen[name].append(took)
-    return seen
+            if number:  # the first round is a warm-up
+                durations[name].append(duration)
+    return durations
 
 
-def show(seen: dict[str, list[Took]], jobs: int, title: str) -> None:
+def show(durations: dict[str, list[Duration]], jobs: int, title: str) -> None:
     table = Table(title=title, title_justify="left")
-    table.add_column("contender", no_wrap=True)
+    table.add_column("method", no_wrap=True)
     for column in ("jobs/s", "of raw", "x peer", "client µs", "server µs", "by CPU"):
         table.add_column(column, justify="right")
     median = {
-        name: Took(*(statistics.median(each) for each in zip(*times, strict=True)))
-        for name, times in seen.items()
+        name: Duration(*(statistics.median(column) for column in zip(*runs, strict=True)))
+        for name, runs in durations.items()
     }
     raw = median["raw"]
-    for name, took in median.items():
-        rival = median["redis-py async" if "Async" in name else "redis-py"]
-        busy, least = took.client + took.server, raw.client + raw.server
+    for name, duration in median.items():
+        peer = median["redis-py async" if "Async" in name else "redis-py"]
+        cpu, raw_cpu = duration.client + duration.server, raw.client + raw.server
         table.add_row(
-            name, f"{jobs / took.wall:,.0f}", f"{raw.wall / took.wall:.2f}",
-            f"{rival.wall / took.wall:.1f}", f"{took.client / jobs * 1e6:.1f}",
-            f"{took.server / jobs * 1e6:.1f}", f"{least / busy:.2f}",
-        )  # fmt: skip
+            name,
+            f"{jobs / duration.wall:,.0f}",
+            f"{raw.wall / duration.wall:.2f}",
+            f"{peer.wall / duration.wall:.1f}",
+            f"{duration.client / jobs * 1e6:.1f}",
+            f"{duration.server / jobs * 1e6:.1f}",
+            f"{raw_cpu / cpu:.2f}",
+        )
     Console().print(table)
 
 
@@ -239,11 +250,11 @@ def main() -> None:
     options = parser.parse_args()
     binary = find(REDIS8)
     if options.server == "native" and binary is None:
-        raise SystemExit("there is no Redis 8.6 here: run `make servers`, or use --server valkey")
+        raise SystemExit("Redis 8.6 was not found; run `make servers`, or use --server valkey")
     server: Any = EmbeddedServer() if options.server == "valkey" else RedisServer.start(binary)  # type: ignore[arg-type]
     with server:
         bench = Bench(server.url, options.jobs)
-        size = len(encode_payload(bench.work[0]))
+        size = len(encode_payload(bench.payloads[0]))
         load = os.getloadavg()[0]
         title = (
             f"{options.jobs:,} jobs of {size} bytes, {bench.dialect} dialect, median of "

@@ -1,4 +1,4 @@
-"""How much of the machine others used while we measured."""
+"""Measurement of the CPU load of other processes during a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def _busy_s() -> float:
-    """CPU seconds of the whole machine since it started; time stolen by a host counts as used."""
-    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    """Return the CPU seconds of the machine since its start, including steal time."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields[:8]
     return (user + nice + system + irq + softirq + steal) / _TICK
 
@@ -30,19 +30,21 @@ def _own_s(servers: list[int]) -> float:
     return own
 
 
-class Gauge:
-    """The cores that others kept busy between its making and `read`.
+class LoadMeter:
+    """Measures how many cores other processes use, from its creation to `read`.
 
-    Processes that we started count as ours once they have ended and were waited for; `servers` are
-    those that go on running.
+    Child processes are excluded after they were waited for.
+
+    :param servers: the ids of running processes to exclude.
     """
 
     def __init__(self, *servers: int):
         self._servers = list(servers)
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._busy, self._own = _busy_s(), _own_s(self._servers)
 
     def read(self) -> float:
-        took = max(1e-9, time.monotonic() - self._began)
-        foreign = (_busy_s() - self._busy) - (_own_s(self._servers) - self._own)
-        return max(0.0, foreign / took)
+        """Return the average number of cores used by other processes."""
+        seconds = max(1e-9, time.monotonic() - self._started)
+        other_s = (_busy_s() - self._busy) - (_own_s(self._servers) - self._own)
+        return max(0.0, other_s / seconds)

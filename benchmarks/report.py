@@ -1,8 +1,8 @@
-"""From the runs to tables, plots and docs/performance.md.
+"""Tables, plots and docs/performance.md from the results of the runs.
 
     python -m benchmarks.report .cache/bench/results.json [--docs]
 
-With --docs the part of docs/performance.md between the two marks is written anew, and the plots.
+With --docs, it replaces the plots and the section of docs/performance.md between the markers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks import contenders, plots
+from benchmarks import plots, systems
 from benchmarks.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +22,7 @@ IMAGES = ROOT / "docs" / "images"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 WHEELS = ("chasquimq", "chasquimq, one core")
-TITLES = {each.key: each.title for each in SCENARIOS}
+TITLES = {scenario.key: scenario.title for scenario in SCENARIOS}
 UNITS = {
     "rate": "jobs/s",
     "p50_ms": "ms",
@@ -31,7 +31,7 @@ UNITS = {
     "stream_bytes": "B/job",
     "rss_mb": "MB",
 }
-# Scenario, measure, what is asked of ours against the better wheel, and against the limit.
+# Scenario, label, measure, required ratio to the better ChasquiMQ result, and to the limit.
 TARGETS: tuple[tuple[str, str, str, float, str, float | None], ...] = (
     ("A", "A", "rate", 1.5, ">=", None),
     ("B", "B", "rate", 2.5, ">=", 0.5),
@@ -46,126 +46,158 @@ TARGETS: tuple[tuple[str, str, str, float, str, float | None], ...] = (
 )
 GROWTH = 0.85
 
-Found = dict[str, Any]
+Report = dict[str, Any]
 
 
-def _which(measure: str) -> str:
+def _suffix(measure: str) -> str:
     return {"p50_ms": " (p50)", "p99_ms": " (p99)", "rss_mb": " (worker)"}.get(measure, "")
 
 
 class Results:
-    """All runs, by scenario and contender."""
+    """All successful runs, by scenario and system."""
 
-    def __init__(self, found: Found):
-        self.found = found
-        self.runs = [run for run in found["runs"] if "failed" not in run]
+    def __init__(self, report: Report):
+        self.report = report
+        self.runs = [run for run in report["runs"] if "failed" not in run]
 
-    def values(self, scenario: str, contender: str, measure: str) -> list[float]:
+    def values(self, scenario: str, system: str, measure: str) -> list[float]:
         return [
-            run[measure] for run in self.runs
-            if run["scenario"] == scenario and run["contender"] == contender and measure in run
-        ]  # fmt: skip
+            run[measure]
+            for run in self.runs
+            if run["scenario"] == scenario and run["system"] == system and measure in run
+        ]
 
-    def median(self, scenario: str, contender: str, measure: str = "rate") -> float | None:
-        values = self.values(scenario, contender, measure)
+    def median(self, scenario: str, system: str, measure: str = "rate") -> float | None:
+        values = self.values(scenario, system, measure)
         return statistics.median(values) if values else None
 
-    def contenders(self, scenario: str, measure: str = "rate") -> list[str]:
-        """Those who have a figure, best first."""
-        names = {run["contender"] for run in self.runs if run["scenario"] == scenario}
-        seen = {name: self.median(scenario, name, measure) for name in names}
-        known = {name: value for name, value in seen.items() if value is not None}
+    def systems(self, scenario: str, measure: str = "rate") -> list[str]:
+        """Return the systems that have a value, best first."""
+        names = {run["system"] for run in self.runs if run["scenario"] == scenario}
+        medians = {name: self.median(scenario, name, measure) for name in names}
+        known = {name: value for name, value in medians.items() if value is not None}
         return sorted(known, key=lambda name: known[name], reverse=measure == "rate")
 
-    def foreign(self) -> tuple[float, float]:
-        """How many cores others used: median and worst."""
-        seen = [run["foreign"] for run in self.runs] or [0.0]
-        return statistics.median(seen), max(seen)
+    def background_load(self) -> tuple[float, float]:
+        """Return the median and the maximum of the cores that other processes used."""
+        loads = [run["background_load"] for run in self.runs] or [0.0]
+        return statistics.median(loads), max(loads)
 
     def failures(self) -> list[str]:
-        seen = {
-            (run["scenario"], run["contender"], run["failed"].splitlines()[-1][:120])
-            for run in self.found["runs"] if "failed" in run
-        }  # fmt: skip
-        return [f"{what}, {who}: {why}" for what, who, why in sorted(seen)]
+        failures = {
+            (run["scenario"], run["system"], run["failed"].splitlines()[-1][:120])
+            for run in self.report["runs"]
+            if "failed" in run
+        }
+        return [f"{scenario}, {system}: {error}" for scenario, system, error in sorted(failures)]
 
 
 def target_rows(results: Results) -> list[list[str]]:
     rows = []
-    for scenario, label, measure, wanted, sign, of_limit in TARGETS:
+    for scenario, label, measure, target, sign, limit_target in TARGETS:
         ours = results.median(scenario, "ours", measure)
         wheels = [
-            value for name in WHEELS
+            value
+            for name in WHEELS
             if (value := results.median(scenario, name, measure)) is not None
-        ]  # fmt: skip
+        ]
         if ours is None or not wheels:
             continue
         better = max(wheels) if measure == "rate" else min(wheels)
         ratio = ours / better
-        held = ratio >= wanted if sign == ">=" else ratio <= wanted
-        limit = results.median(scenario, "limit", measure) if of_limit else None
+        reached = ratio >= target if sign == ">=" else ratio <= target
+        limit = results.median(scenario, "limit", measure) if limit_target else None
         share = ours / limit if limit else None
-        rows.append([
-            label, _number(ours, measure), _number(better, measure), f"{ratio:.2f}",
-            f"{sign} {wanted:g}", "yes" if held else "**no**",
-            "" if share is None else f"{share:.2f}",
-            "" if share is None else f">= {of_limit:g}",
-            "" if share is None or of_limit is None else ("yes" if share >= of_limit else "**no**"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                label,
+                _number(ours, measure),
+                _number(better, measure),
+                f"{ratio:.2f}",
+                f"{sign} {target:g}",
+                "yes" if reached else "**no**",
+                "" if share is None else f"{share:.2f}",
+                "" if share is None else f">= {limit_target:g}",
+                ""
+                if share is None or limit_target is None
+                else ("yes" if share >= limit_target else "**no**"),
+            ]
+        )
     for letter in "BCDE":
         small = results.median(f"H {letter} 10k", "ours")
         large = results.median(f"H {letter} 1M", "ours")
         if small and large:
-            held = "yes" if large / small >= GROWTH else "**no**"
-            rows.append([
-                f"H {letter}: 1M against 10k", _number(large, "rate"), _number(small, "rate"),
-                f"{large / small:.2f}", f">= {GROWTH}", held, "", "", "",
-            ])  # fmt: skip
+            reached = "yes" if large / small >= GROWTH else "**no**"
+            rows.append(
+                [
+                    f"H {letter}: 1M against 10k",
+                    _number(large, "rate"),
+                    _number(small, "rate"),
+                    f"{large / small:.2f}",
+                    f">= {GROWTH}",
+                    reached,
+                    "",
+                    "",
+                    "",
+                ]
+            )
     return rows
 
 
 TARGET_HEAD = [
-    "", "ours", "chasquimq, its better", "ratio", "wanted", "held",
-    "of the limit", "wanted", "held",
-]  # fmt: skip
+    "",
+    "ours",
+    "chasquimq (better of two)",
+    "ratio",
+    "target",
+    "reached",
+    "share of the limit",
+    "target",
+    "reached",
+]
 
 
-# What every contender can do somehow, or many can.
+# The scenarios that all or most systems support.
 COMPARED = (
-    ("A", "rate"), ("A plain", "rate"), ("B", "rate"), ("C on", "rate"), ("C plain on", "rate"),
-    ("D on", "rate"), ("E on", "rate"), ("F", "p50_ms"), ("F", "p99_ms"),
-)  # fmt: skip
-COMPARED_HEAD = ["how many times better ours is", *(key + _which(m) for key, m in COMPARED)]
+    ("A", "rate"),
+    ("A plain", "rate"),
+    ("B", "rate"),
+    ("C on", "rate"),
+    ("C plain on", "rate"),
+    ("D on", "rate"),
+    ("E on", "rate"),
+    ("F", "p50_ms"),
+    ("F", "p99_ms"),
+)
+COMPARED_HEAD = ["times better than the system", *(key + _suffix(m) for key, m in COMPARED)]
 
 
 def compared_rows(results: Results) -> list[list[str]]:
-    """Each contender beside ours: times the rate, or times the latency."""
+    """Return the ratio of each system to this package, by rate or latency."""
     rows: list[tuple[float, list[str]]] = []
     least: dict[tuple[str, str], float] = {}
-    for who in contenders.ALL:
+    for system in systems.ALL:
         cells = []
         for key, measure in COMPARED:
             ours, theirs = (
                 results.median(key, "ours", measure),
-                results.median(key, who.name, measure),
+                results.median(key, system.name, measure),
             )
-            if not ours or not theirs or who.name == "ours":
+            if not ours or not theirs or system.name == "ours":
                 cells.append("")
                 continue
             ratio = ours / theirs if measure == "rate" else theirs / ours
             cells.append(_times(ratio))
-            if who in contenders.PEERS:
+            if system in systems.PEERS:
                 least[key, measure] = min(ratio, least.get((key, measure), ratio))
         if any(cells):
-            rows.append((results.median("C on", who.name) or 0.0, [who.name, *cells]))
+            rows.append((results.median("C on", system.name) or 0.0, [system.name, *cells]))
     rows.sort(key=lambda row: row[0], reverse=True)
-    found = [row for _, row in rows]
+    table = [row for _, row in rows]
     if least:
-        best = [_times(least[each]) if each in least else "" for each in COMPARED]
-        found.append(
-            ["**the best of the peers**", *(f"**{cell}**" if cell else "" for cell in best)]
-        )
-    return found
+        best = [_times(least[column]) if column in least else "" for column in COMPARED]
+        table.append(["**best peer**", *(f"**{cell}**" if cell else "" for cell in best)])
+    return table
 
 
 def _times(ratio: float) -> str:
@@ -181,24 +213,30 @@ def peer_rows(results: Results) -> list[list[str]]:
             if measure == "rss_mb" and scenario != "C on":
                 continue
             ours = results.median(scenario, "ours", measure)
-            for name in results.contenders(scenario, measure):
+            for name in results.systems(scenario, measure):
                 value = results.median(scenario, name, measure)
                 values = results.values(scenario, name, measure)
                 assert value is not None
                 times = "" if ours is None or not value else f"{ours / value:.2f}"
-                rows.append([
-                    scenario, TITLES[scenario], UNITS[measure] + _which(measure), name,
-                    _number(value, measure),
-                    f"{_number(min(values), measure)} to {_number(max(values), measure)}", times,
-                ])  # fmt: skip
+                rows.append(
+                    [
+                        scenario,
+                        TITLES[scenario],
+                        UNITS[measure] + _suffix(measure),
+                        name,
+                        _number(value, measure),
+                        f"{_number(min(values), measure)} to {_number(max(values), measure)}",
+                        times,
+                    ]
+                )
     return rows
 
 
-PEER_HEAD = ["", "scenario", "unit", "who", "median", "range", "ours is times that"]
+PEER_HEAD = ["", "scenario", "unit", "system", "median", "range", "ratio of ours"]
 
 
 def other_rows(results: Results) -> list[list[str]]:
-    """What has no rival."""
+    """Return the measures that only this package has."""
     rows = []
     for scenario, keys in (
         ("I progress", ("put_seconds", "p50_ms", "p99_ms")),
@@ -225,19 +263,20 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def conditions(results: Results) -> str:
-    found = results.found
-    middle, worst = results.foreign()
-    kind = "Short run" if found["quick"] else "Full run"
+    report = results.report
+    median, maximum = results.background_load()
+    kind = "Short run" if report["quick"] else "Full run"
+    note = "" if median < 0.2 else " **The machine was busy**, so the ratios are rough."
     return (
-        f"{kind}: {found['repeats']} repeats, {found['machine']}, Python {found['python']}, Redis "
-        f"{found['redis']}. Others kept {middle:.2f} cores busy in the median run, {worst:.2f} in "
-        f"the worst{'.' if middle < 0.2 else ': **a busy machine**, so take the ratios as rough.'}"
+        f"{kind}: {report['repeats']} repeats, {report['machine']}, Python {report['python']}, "
+        f"Redis {report['redis']}. Other processes used {median:.2f} cores in the median run, "
+        f"{maximum:.2f} at most.{note}"
     )
 
 
-def text(found: Found, images: str = "") -> str:
-    """The whole report as Markdown."""
-    results = Results(found)
+def text(report: Report, images: str = "") -> str:
+    """Return the whole report as Markdown."""
+    results = Results(report)
     parts = [conditions(results), _table(TARGET_HEAD, target_rows(results))]
     parts.append(_table(COMPARED_HEAD, compared_rows(results)))
     if others := other_rows(results):
@@ -245,17 +284,17 @@ def text(found: Found, images: str = "") -> str:
     parts += [images] if images else []
     parts += ["### Every median and range", _table(PEER_HEAD, peer_rows(results))]
     if failures := results.failures():
-        parts.append("Not measured:\n\n" + "\n".join(f"- {each}" for each in failures))
+        parts.append("Not measured:\n\n" + "\n".join(f"- {failure}" for failure in failures))
     return "\n\n".join(parts)
 
 
-def write_docs(found: Found) -> None:
+def write_docs(report: Report) -> None:
     page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    drawn = plots.draw(Results(found), TITLES, IMAGES)
+    before, _, remaining = page.partition(BEGIN)
+    _, _, after = remaining.partition(END)
+    drawn = plots.draw(Results(report), TITLES, IMAGES)
     images = "\n".join(f"![{title}](images/{name}.png)" for name, title in drawn.items())
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text(found, images)}\n\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text(report, images)}\n\n{END}{after}")
 
 
 def main() -> None:
@@ -263,10 +302,10 @@ def main() -> None:
     parser.add_argument("json", type=Path, nargs="?", default=Path(".cache/bench/results.json"))
     parser.add_argument("--docs", action="store_true")
     options = parser.parse_args()
-    found = json.loads(options.json.read_text())
-    print(text(found))
+    report = json.loads(options.json.read_text())
+    print(text(report))
     if options.docs:
-        write_docs(found)
+        write_docs(report)
 
 
 if __name__ == "__main__":

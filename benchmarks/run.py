@@ -1,12 +1,12 @@
-"""Ours, the peers and the limit side by side: one machine, one server, one run, in turns.
+"""Comparison of this package, its peers and the limit of the server on one machine.
 
-    python -m benchmarks.run --quick                   ours, ChasquiMQ and the limit
-    python -m benchmarks.run                           everybody, everything
-    python -m benchmarks.run --only C,D --peers arq    a part of it
+    python -m benchmarks.run --quick                   this package, ChasquiMQ and the limit
+    python -m benchmarks.run                           all systems and scenarios
+    python -m benchmarks.run --only C,D --peers arq    a selection
 
-Every run is a process of its own on an emptied server. The table shows medians and ratios; how
-much of the machine others used meanwhile stands next to it, because on a busy machine only the
-ratios mean something, and those little. The JSON holds every single run.
+Each run is a separate process on an empty server, and the systems alternate. The report contains
+medians, ratios and the CPU load of other processes. On a busy machine the ratios are only rough.
+The JSON file contains every run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ import redis
 from airflow_provider_chasqui.core.codec import encode_envelope
 from airflow_provider_chasqui.core.ids import UlidGenerator
 from airflow_provider_chasqui.core.payload import encode_payload
-from benchmarks import contenders, report
-from benchmarks.contenders import Contender
-from benchmarks.load_meter import Gauge
+from benchmarks import report, systems
+from benchmarks.load_meter import LoadMeter
 from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.systems import System
 from tests.support.servers import RedisServer
 from tools.redis_server import REDIS8, find
 
@@ -41,264 +41,297 @@ STREAM, DLQ = "{chasqui:bench}:stream", "{chasqui:bench}:dlq"
 GRACE_S = 10
 LEAD_MS = 2_500
 
-Found = dict[str, Any]
+Measurement = dict[str, Any]
 
 
-class Failed(Exception):
-    """A contender could not do a run; the message says why."""
+class RunFailed(Exception):
+    """A run failed; the message contains the reason."""
 
 
-class Hall:
-    """The server, and how one run of one scenario goes."""
+class Runner:
+    """Runs a scenario with a system on one server. Each method is named by `Scenario.method`."""
 
     def __init__(self, server: RedisServer):
         self.url = server.url
         self.admin = redis.Redis.from_url(server.url, protocol=2)
         self.pid = int(self.admin.info("server")["process_id"])
 
-    def run(self, who: Contender, what: Scenario, jobs: int) -> Found:
-        """One run: what was measured, and how busy others kept the machine."""
+    def run(self, system: System, scenario: Scenario, jobs: int) -> Measurement:
+        """Return the measurement of one run, and the load of other processes."""
         self.admin.flushall()
-        gauge = Gauge(self.pid)
-        found: Found = getattr(self, f"_{what.how}")(who, jobs, what.order)
-        return found | {"foreign": round(gauge.read(), 2)}
+        meter = LoadMeter(self.pid)
+        measurement: Measurement = getattr(self, f"_{scenario.method}")(
+            system, jobs, scenario.request
+        )
+        return measurement | {"background_load": round(meter.read(), 2)}
 
-    def _adds(self, who: Contender, jobs: int, order: Found) -> Found:
-        return _rate(self._do(who, order | {"do": "add", "n": jobs}), jobs)
+    def _adds(self, system: System, jobs: int, request: Measurement) -> Measurement:
+        return _rate(self._do(system, request | {"action": "add", "n": jobs}), jobs)
 
-    def _bulk(self, who: Contender, jobs: int, order: Found) -> Found:
+    def _bulk(self, system: System, jobs: int, request: Measurement) -> Measurement:
         before = self.admin.info("memory")["used_memory"]
-        found = _rate(self._do(who, order | {"do": "bulk", "n": jobs}), jobs)
+        measurement = _rate(self._do(system, request | {"action": "bulk", "n": jobs}), jobs)
         after = self.admin.info("memory")["used_memory"]
         stream = self.admin.memory_usage(STREAM, samples=0)
         if stream:
-            found["stream_bytes"] = stream / self.admin.xlen(STREAM)
-        return found | {"bytes": (after - before) / jobs}
+            measurement["stream_bytes"] = stream / self.admin.xlen(STREAM)
+        return measurement | {"bytes": (after - before) / jobs}
 
-    def _drain(self, who: Contender, jobs: int, order: Found) -> Found:
-        self._do(who, order | {"do": "fill", "n": jobs})
-        return _rate(self._do(who, order | {"do": "consume", "n": jobs}), jobs)
+    def _drain(self, system: System, jobs: int, request: Measurement) -> Measurement:
+        self._do(system, request | {"action": "fill", "n": jobs})
+        return _rate(self._do(system, request | {"action": "consume", "n": jobs}), jobs)
 
-    def _retry(self, who: Contender, jobs: int, order: Found) -> Found:
-        self._do(who, order | {"do": "fill", "n": jobs})
-        return _rate(self._do(who, order | {"do": "retry", "n": jobs}), jobs)
+    def _retry(self, system: System, jobs: int, request: Measurement) -> Measurement:
+        self._do(system, request | {"action": "fill", "n": jobs})
+        return _rate(self._do(system, request | {"action": "retry", "n": jobs}), jobs)
 
-    def _due(self, who: Contender, jobs: int, order: Found) -> Found:
-        lead_ms = LEAD_MS + jobs // (40 if who.slow == 1 else 4 if who.slow < 20 else 1)
+    def _due(self, system: System, jobs: int, request: Measurement) -> Measurement:
+        lead_ms = LEAD_MS + jobs // (40 if system.slow == 1 else 4 if system.slow < 20 else 1)
         while True:
-            # A whole second, because some know no other: rounded down, jobs would run too early.
+            # Rounded up to a second, because some systems round due times down to seconds.
             due_ms = -(-int(time.time() * 1000 + lead_ms) // 1000) * 1000
-            due = order | {"n": jobs, "due_ms": due_ms}
+            delayed = request | {"n": jobs, "due_ms": due_ms}
             try:
-                self._do(who, due | {"do": "fill"})
-                return _rate(self._do(who, due | {"do": "consume"}), jobs)
-            except Failed as failure:
+                self._do(system, delayed | {"action": "fill"})
+                return _rate(self._do(system, delayed | {"action": "consume"}), jobs)
+            except RunFailed as failure:
                 if "took too long" not in str(failure) or lead_ms > LEAD_MS * 20:
                     raise
-                # A busy machine: all must be there, and the worker too, before the first is due.
+                # On a busy machine, adding the jobs and starting the worker takes longer.
                 lead_ms *= 3
                 self.admin.flushall()
 
-    def _latency(self, who: Contender, jobs: int, order: Found) -> Found:
-        with self._start(who, order | {"do": "latency", "n": jobs}) as worker:
-            clock = Timer(who.patience_s + GRACE_S, _end, (worker,))
-            clock.start()
+    def _latency(self, system: System, jobs: int, request: Measurement) -> Measurement:
+        with self._start(system, request | {"action": "latency", "n": jobs}) as worker:
+            timer = Timer(system.timeout_s + GRACE_S, _kill, (worker,))
+            timer.start()
             try:
-                _answer(worker)
-                self._do(who, order | {"do": "pace", "n": jobs})
-                return _answer(worker)
+                _read_result(worker)
+                self._do(system, request | {"action": "pace", "n": jobs})
+                return _read_result(worker)
             finally:
-                clock.cancel()
-                _end(worker)
+                timer.cancel()
+                _kill(worker)
 
-    def _crews(self, who: Contender, jobs: int, order: Found) -> Found:
-        self._do(who, order | {"do": "fill", "n": jobs})
-        crew = [self._start(who, order | {"do": "crew"}) for _ in range(order["crew"])]
+    def _processes(self, system: System, jobs: int, request: Measurement) -> Measurement:
+        self._do(system, request | {"action": "fill", "n": jobs})
+        workers = [
+            self._start(system, request | {"action": "worker"}) for _ in range(request["processes"])
+        ]
         try:
-            for worker in crew:
-                _answer(worker)
-            began = time.perf_counter()
-            for worker in crew:
+            for worker in workers:
+                _read_result(worker)
+            started = time.perf_counter()
+            for worker in workers:
                 assert worker.stdin is not None
                 worker.stdin.write("go\n")
                 worker.stdin.flush()
             while self.admin.xlen(STREAM):
                 time.sleep(0.005)
-            return _rate({"seconds": time.perf_counter() - began}, jobs)
+            return _rate({"seconds": time.perf_counter() - started}, jobs)
         finally:
-            for worker in crew:
+            for worker in workers:
                 worker.kill()
                 worker.wait()
 
-    def _replay(self, who: Contender, jobs: int, order: Found) -> Found:
+    def _replay(self, system: System, jobs: int, request: Measurement) -> Measurement:
         pipe, ulids = self.admin.pipeline(transaction=False), UlidGenerator()
         for number in range(jobs):
             now_ms = time.time_ns() // 1_000_000
             envelope = encode_envelope(ulids.next(now_ms), encode_payload(number), now_ms)
-            letter = {"d": envelope, "source_id": "1-1", "reason": "retries_exhausted"}
-            pipe.xadd(DLQ, letter)  # type: ignore[arg-type]
+            dead_letter = {"d": envelope, "source_id": "1-1", "reason": "retries_exhausted"}
+            pipe.xadd(DLQ, dead_letter)  # type: ignore[arg-type]
         pipe.execute()
-        return _rate(self._do(who, order | {"do": "replay", "n": jobs}), jobs)
+        return _rate(self._do(system, request | {"action": "replay", "n": jobs}), jobs)
 
-    def _cron(self, who: Contender, jobs: int, order: Found) -> Found:
+    def _cron(self, system: System, jobs: int, request: Measurement) -> Measurement:
         due_ms = int(time.time() * 1000) + 15_000
-        found = self._do(who, order | {"do": "cron", "n": jobs, "due_ms": due_ms})
-        return found | _rate(found, jobs) | {"puts": jobs / found["put_seconds"]}
+        measurement = self._do(system, request | {"action": "cron", "n": jobs, "due_ms": due_ms})
+        return measurement | _rate(measurement, jobs) | {"puts": jobs / measurement["put_seconds"]}
 
-    def _extra(self, who: Contender, jobs: int, order: Found) -> Found:
-        found = self._do(who, order | {"n": jobs})
-        return _rate(found, jobs) if "seconds" in found else found
+    def _extra(self, system: System, jobs: int, request: Measurement) -> Measurement:
+        measurement = self._do(system, request | {"n": jobs})
+        return _rate(measurement, jobs) if "seconds" in measurement else measurement
 
-    def _start(self, who: Contender, order: Found) -> subprocess.Popen[str]:
+    def _start(self, system: System, request: Measurement) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*who.command, json.dumps(order | {"url": self.url, "patience_s": who.patience_s})],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=who.environment, preexec_fn=who.before_start(), start_new_session=True,
-        )  # fmt: skip
+            [
+                *system.command,
+                json.dumps(request | {"url": self.url, "timeout_s": system.timeout_s}),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=system.environment,
+            preexec_fn=system.before_start(),
+            start_new_session=True,
+        )
 
-    def _do(self, who: Contender, order: Found) -> Found:
-        process = self._start(who, order)
+    def _do(self, system: System, request: Measurement) -> Measurement:
+        process = self._start(system, request)
         try:
-            out, err = process.communicate(timeout=who.patience_s + GRACE_S)
+            out, err = process.communicate(timeout=system.timeout_s + GRACE_S)
         except subprocess.TimeoutExpired:
-            _end(process)
-            raise Failed(f"did not end in {who.patience_s} s") from None
+            _kill(process)
+            raise RunFailed(f"did not end within {system.timeout_s} s") from None
         if process.returncode:
-            raise Failed(err.strip()[-300:] or f"ended with {process.returncode}")
-        said = [line for line in out.splitlines() if line.startswith("{")]
+            raise RunFailed(err.strip()[-300:] or f"exit code {process.returncode}")
+        lines = [line for line in out.splitlines() if line.startswith("{")]
         try:
-            found: Found = json.loads(said[-1])
+            measurement: Measurement = json.loads(lines[-1])
         except (IndexError, ValueError):
-            raise Failed(f"said no result: {out.strip()[-200:]!r}") from None
-        if "cannot" in found:
-            raise Failed("has no such thing")
-        return found
+            raise RunFailed(f"printed no result: {out.strip()[-200:]!r}") from None
+        if "unsupported" in measurement:
+            raise RunFailed("not supported")
+        return measurement
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Kill it with all that it started: a child holds the pipes open, and reading would not end."""
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process and its children, which would keep the pipes open."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _answer(process: subprocess.Popen[str]) -> Found:
+def _read_result(process: subprocess.Popen[str]) -> Measurement:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("{"):
-            found: Found = json.loads(line)
-            return found
+            measurement: Measurement = json.loads(line)
+            return measurement
     assert process.stderr is not None
-    raise Failed(process.stderr.read().strip()[-300:] or "ended without an answer")
+    raise RunFailed(process.stderr.read().strip()[-300:] or "ended without a result")
 
 
-def _rate(found: Found, jobs: int) -> Found:
-    rate = jobs / found["seconds"]
-    rss = {"rss_mb": found["rss_kb"] / 1024} if "rss_kb" in found else {}
-    cpu = {"cpu_us": found["cpu"] / jobs * 1e6} if "cpu" in found else {}
+def _rate(measurement: Measurement, jobs: int) -> Measurement:
+    rate = jobs / measurement["seconds"]
+    rss = {"rss_mb": measurement["rss_kb"] / 1024} if "rss_kb" in measurement else {}
+    cpu = {"cpu_us": measurement["cpu"] / jobs * 1e6} if "cpu" in measurement else {}
     return (
-        {key: value for key, value in found.items() if key != "rss_kb"} | rss | cpu | {"rate": rate}
+        {key: value for key, value in measurement.items() if key != "rss_kb"}
+        | rss
+        | cpu
+        | {"rate": rate}
     )
 
 
-def takes_part(who: Contender, what: Scenario) -> bool:
-    if what.only and who.name not in what.only:
+def supports(system: System, scenario: Scenario) -> bool:
+    if scenario.only and system.name not in scenario.only:
         return False
-    if who.name == "limit" and not what.only:
-        return what.how in ("adds", "bulk", "drain") and what.order.get("kind") != "plain"
-    if who in contenders.PEERS and not what.order.get("events", True):
-        return False  # they cannot switch events off, or have none: our harder case counts
-    return what.order.get("kind") in (None, *who.kinds)
+    if system.name == "limit" and not scenario.only:
+        return (
+            scenario.method in ("adds", "bulk", "drain") and scenario.request.get("kind") != "plain"
+        )
+    if system in systems.PEERS and not scenario.request.get("events", True):
+        return False  # peers have no such switch; they are compared with events on
+    return scenario.request.get("kind") in (None, *system.kinds)
 
 
-def size(who: Contender, what: Scenario, quick: bool) -> int:
-    jobs = what.quick if quick else what.jobs
-    if not what.scaled or what.how == "adds":
+def size(system: System, scenario: Scenario, quick: bool) -> int:
+    jobs = scenario.quick if quick else scenario.jobs
+    if not scenario.scaled or scenario.method == "adds":
         return jobs
-    # Adding in bulk is quick even for the slow: a run of a blink would say nothing.
-    return max(5_000 if what.how == "bulk" else 500, jobs // who.slow)
+    # Bulk adds are fast in all systems; fewer jobs would make the run too short to measure.
+    return max(5_000 if scenario.method == "bulk" else 500, jobs // system.slow)
 
 
-def measure(options: argparse.Namespace) -> Found:
-    wanted = options.only.split(",") if options.only else None
+def measure(options: argparse.Namespace) -> Measurement:
+    keys = options.only.split(",") if options.only else None
     scenarios = [
-        each for each in SCENARIOS
-        if (wanted is None or any(each.key == w or each.key.split()[0] == w for w in wanted))
-        and (each.quick or not options.quick)
-    ]  # fmt: skip
-    who = [each for each in contenders.ALL if not options.quick or each in contenders.QUICK]
+        scenario
+        for scenario in SCENARIOS
+        if (keys is None or scenario.key in keys or scenario.key.split()[0] in keys)
+        and (scenario.quick or not options.quick)
+    ]
+    selected = list(systems.QUICK if options.quick else systems.ALL)
     if options.peers:
-        named = options.peers.split(",")
-        who = [each for each in who if each.name.split()[0].rstrip(",") in named]
-    for each in who:
-        each.install()
+        names = options.peers.split(",")
+        selected = [system for system in selected if system.name.split()[0].rstrip(",") in names]
+    for system in selected:
+        system.install()
     binary = find(REDIS8)
     if binary is None:
-        raise SystemExit("there is no Redis 8.6 here: run `make servers`")
+        raise SystemExit("Redis 8.6 was not measurement; run `make servers`")
     with RedisServer.start(binary) as server:
-        hall = Hall(server)
-        runs: list[Found] = []
-        found = _conditions(options, hall) | {"runs": runs}
+        runner = Runner(server)
+        runs: list[Measurement] = []
+        results = _conditions(options, runner) | {"runs": runs}
         for repeat in range(options.repeats):
             for scenario in scenarios:
                 if repeat >= 3 and scenario.key.startswith("H"):
                     continue
-                part = [each for each in who if takes_part(each, scenario)]
-                random.shuffle(part)
-                for each in part:
-                    runs.append(_one(hall, each, scenario, repeat, options))
-                    _save(options, found)
-    return found
+                participants = [system for system in selected if supports(system, scenario)]
+                random.shuffle(participants)
+                for system in participants:
+                    runs.append(_run_once(runner, system, scenario, repeat, options))
+                    _save(options, results)
+    return results
 
 
-def _conditions(options: argparse.Namespace, hall: Hall) -> Found:
-    version = hall.admin.info("server")["redis_version"]
+def _conditions(options: argparse.Namespace, runner: Runner) -> Measurement:
+    version = runner.admin.info("server")["redis_version"]
     return {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux",
-        "python": platform.python_version(), "redis": version, "quick": options.quick,
+        "python": platform.python_version(),
+        "redis": version,
+        "quick": options.quick,
         "repeats": options.repeats,
-    }  # fmt: skip
+    }
 
 
-def _save(options: argparse.Namespace, found: Found) -> None:
-    """After every run, so that one that is broken off was not for nothing."""
+def _save(options: argparse.Namespace, results: Measurement) -> None:
+    """Write the results. Called after every run, so that an interrupted benchmark has results."""
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(found, indent=1) + "\n")
+    options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def _one(
-    hall: Hall, who: Contender, what: Scenario, repeat: int, options: argparse.Namespace
-) -> Found:
-    jobs = size(who, what, options.quick)
-    found: Found = {"scenario": what.key, "contender": who.name, "repeat": repeat, "jobs": jobs}
-    # Those who have only blocking producers or plain handlers take part with them.
-    if "kind" not in what.order and "async" not in who.kinds:
-        what = Scenario(what.key, what.title, what.how, what.jobs, what.order | {"kind": "plain"})
+def _run_once(
+    runner: Runner, system: System, scenario: Scenario, repeat: int, options: argparse.Namespace
+) -> Measurement:
+    jobs = size(system, scenario, options.quick)
+    measurement: Measurement = {
+        "scenario": scenario.key,
+        "system": system.name,
+        "repeat": repeat,
+        "jobs": jobs,
+    }
+    # Systems without async producers and handlers use plain functions.
+    if "kind" not in scenario.request and "async" not in system.kinds:
+        scenario = Scenario(
+            scenario.key,
+            scenario.title,
+            scenario.method,
+            scenario.jobs,
+            scenario.request | {"kind": "plain"},
+        )
     try:
-        found |= hall.run(who, what, jobs)
-    except Failed as failure:
-        found["failed"] = str(failure)
-    shown = found.get("failed") or ", ".join(
-        f"{key} {value:,.4g}" for key, value in found.items() if isinstance(value, float)
+        measurement |= runner.run(system, scenario, jobs)
+    except RunFailed as failure:
+        measurement["failed"] = str(failure)
+    summary = measurement.get("failed") or ", ".join(
+        f"{key} {value:,.4g}" for key, value in measurement.items() if isinstance(value, float)
     )
-    print(f"{repeat} {what.key:12} {who.name:20} {shown}", file=sys.stderr, flush=True)
-    return found
+    print(f"{repeat} {scenario.key:12} {system.name:20} {summary}", file=sys.stderr, flush=True)
+    return measurement
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--repeats", type=int)
-    parser.add_argument("--only", default="", help="letters or keys of scenarios: A,C,'D on'")
-    parser.add_argument("--peers", default="", help="names of contenders: ours,chasquimq,limit,arq")
+    parser.add_argument("--quick", action="store_true", help="three systems and fewer jobs")
+    parser.add_argument(
+        "--repeats", type=int, help="runs of each scenario; default 5, with --quick 3"
+    )
+    parser.add_argument("--only", default="", help="keys or first letters of scenarios: A,C,'D on'")
+    parser.add_argument("--peers", default="", help="names of systems: ours,chasquimq,limit,arq")
     parser.add_argument("--json", type=Path, default=Path(".cache/bench/results.json"))
     options = parser.parse_args()
     options.repeats = options.repeats or (3 if options.quick else 5)
-    began = time.monotonic()
-    found = measure(options)
-    print(report.text(found))
-    print(f"\n{time.monotonic() - began:.0f} s; every run is in {options.json}")
+    started = time.monotonic()
+    results = measure(options)
+    print(report.text(results))
+    print(f"\n{time.monotonic() - started:.0f} s; all runs are in {options.json}")
 
 
 if __name__ == "__main__":

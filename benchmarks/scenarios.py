@@ -1,33 +1,33 @@
-"""What is measured: the letters of the table, how many jobs, and who can take part."""
+"""The scenarios: their keys in the table, number of jobs, and the systems that support them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-# What `value` means for each measure: the more the better, or the less.
+# Measures of which a smaller value is better.
 LESS_IS_BETTER = frozenset({"p50_ms", "p99_ms", "bytes", "rss_mb", "ms"})
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One line of the table.
+    """One scenario.
 
-    `jobs` is for the fastest contenders in a full run; slower ones do a part of it. `how` names the
-    procedure in run.py; `only` names those who take part, where not all can.
+    `jobs` is the number for the fastest systems in a full run; slower systems run fewer. `method`
+    is the method of `Runner` in run.py. `only` restricts the scenario to some systems.
     """
 
     key: str
     title: str
-    how: str
+    method: str
     jobs: int
-    order: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
     quick: int = 0
     only: tuple[str, ...] = ()
     scaled: bool = True
 
 
-TWO = ("ours", "chasquimq", "chasquimq, one core")
+CHASQUI = ("ours", "chasquimq", "chasquimq, one core")
 OFF, ON = {"events": False}, {"events": True}
 PLAIN = {"kind": "plain"}
 
@@ -43,10 +43,24 @@ SCENARIOS = (
     Scenario("D off", "delayed, all due at once, events off", "due", 40_000, OFF),
     Scenario("E off", "fail once, then succeed, events off", "retry", 40_000, OFF, quick=20_000),
     Scenario("E on", "fail once, then succeed, events on", "retry", 40_000, ON),
-    Scenario("F", "latency at 500 jobs a second", "latency", 1_500, {"rate": 500},
-             quick=750, scaled=False),
-    Scenario("G", "memory of 10 000 waiting jobs", "bulk", 10_000, quick=10_000, scaled=False,
-             only=TWO),
+    Scenario(
+        "F",
+        "latency at 500 jobs per second",
+        "latency",
+        1_500,
+        {"rate": 500},
+        quick=750,
+        scaled=False,
+    ),
+    Scenario(
+        "G",
+        "memory of 10 000 waiting jobs",
+        "bulk",
+        10_000,
+        quick=10_000,
+        scaled=False,
+        only=CHASQUI,
+    ),
     Scenario("H B 10k", "bulk add, 10 000", "bulk", 10_000, only=("ours",), scaled=False),
     Scenario("H B 100k", "bulk add, 100 000", "bulk", 100_000, only=("ours",), scaled=False),
     Scenario("H B 1M", "bulk add, 1 000 000", "bulk", 1_000_000, only=("ours",), scaled=False),
@@ -58,20 +72,63 @@ SCENARIOS = (
     Scenario("H D 1M", "delayed, 1 000 000", "due", 1_000_000, ON, only=("ours",), scaled=False),
     Scenario("H E 10k", "fail once, 10 000", "retry", 10_000, OFF, only=("ours",), scaled=False),
     Scenario("H E 100k", "fail once, 100 000", "retry", 100_000, OFF, only=("ours",), scaled=False),
-    Scenario("H E 1M", "fail once, 1 000 000", "retry", 1_000_000, OFF, only=("ours",),
-             scaled=False),
-    Scenario("I progress", "a look at a batch of 1 000 000", "extra", 1_000_000,
-             {"do": "progress"}, only=("ours",), scaled=False),
-    Scenario("I replay", "replay of dead letters", "replay", 20_000, only=TWO, scaled=False),
-    Scenario("I cron", "10 000 repeats, all due at once", "cron", 10_000, only=TWO, scaled=False),
-    Scenario("J 2", "two worker processes, events on", "crews", 100_000, ON | {"crew": 2},
-             only=TWO),
-    Scenario("J 4", "four worker processes, events on", "crews", 100_000, ON | {"crew": 4},
-             only=TWO),
-    Scenario("L add", "bulk add of 1 MiB payloads", "bulk", 200, {"size": 1_047_000},
-             only=(*TWO, "limit"), scaled=False),
-    Scenario("L run", "no-op on 1 MiB payloads", "drain", 200, ON | {"size": 1_047_000},
-             only=TWO, scaled=False),
-    Scenario("M", "1 000 deferred waiters in one process", "extra", 1_000,
-             {"do": "waiters"}, only=("ours",), scaled=False),
-)  # fmt: skip
+    Scenario(
+        "H E 1M", "fail once, 1 000 000", "retry", 1_000_000, OFF, only=("ours",), scaled=False
+    ),
+    Scenario(
+        "I progress",
+        "progress of a batch of 1 000 000",
+        "extra",
+        1_000_000,
+        {"action": "progress"},
+        only=("ours",),
+        scaled=False,
+    ),
+    Scenario("I replay", "replay of dead letters", "replay", 20_000, only=CHASQUI, scaled=False),
+    Scenario(
+        "I cron", "10 000 repeats, all due at once", "cron", 10_000, only=CHASQUI, scaled=False
+    ),
+    Scenario(
+        "J 2",
+        "two worker processes, events on",
+        "processes",
+        100_000,
+        ON | {"processes": 2},
+        only=CHASQUI,
+    ),
+    Scenario(
+        "J 4",
+        "four worker processes, events on",
+        "processes",
+        100_000,
+        ON | {"processes": 4},
+        only=CHASQUI,
+    ),
+    Scenario(
+        "L add",
+        "bulk add of 1 MiB payloads",
+        "bulk",
+        200,
+        {"size": 1_047_000},
+        only=(*CHASQUI, "limit"),
+        scaled=False,
+    ),
+    Scenario(
+        "L run",
+        "no-op on 1 MiB payloads",
+        "drain",
+        200,
+        ON | {"size": 1_047_000},
+        only=CHASQUI,
+        scaled=False,
+    ),
+    Scenario(
+        "M",
+        "1 000 deferred waiters in one process",
+        "extra",
+        1_000,
+        {"action": "waiters"},
+        only=("ours",),
+        scaled=False,
+    ),
+)

@@ -1,7 +1,7 @@
-"""Rows a second from Spark to a queue: ours, redis-py in foreachPartition, and the raw limit.
+"""Rows per second from Spark to a queue: the data source, redis-py, and the limit of the server.
 
-All ways run in shuffled order within each round, on one server and one session; what counts are the
-ratios. Run: python -m benchmarks.spark [--rows 1000000] [--rounds 3]
+All methods run in random order in each round, on one server and one session; compare the ratios.
+Run: python -m benchmarks.spark [--rows 1000000] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def session(folder: Path) -> Any:
 
 
 def table(spark: Any, folder: Path, rows: int) -> Any:
-    """A parquet table like a real one: five columns, about 200 bytes a row as a job."""
+    """Return a Parquet table with five columns and about 200 bytes per job."""
     path = str(folder / f"rows-{rows}")
     spark.range(0, rows, 1, 2).selectExpr(
         "id",
@@ -58,13 +58,13 @@ def table(spark: Any, folder: Path, rows: int) -> Any:
     return spark.read.parquet(path)
 
 
-def ours(df: Any, queue: str, url: str, **options: str) -> None:
+def write_batch(df: Any, queue: str, url: str, **options: str) -> None:
     writer = df.write.format("chasqui").mode("append").option("queueName", queue).option("url", url)
     writer.option("batchId", queue).options(**options).save()
 
 
 def redis_py(df: Any, queue: str, url: str) -> None:
-    """What people write today: a pipeline of redis-py in foreachPartition, msgpack by row."""
+    """Write with a redis-py pipeline in foreachPartition, and msgpack per row."""
     key = f"{{chasqui:{queue}}}:stream"
 
     def send(rows: Any) -> None:
@@ -87,22 +87,25 @@ def redis_py(df: Any, queue: str, url: str) -> None:
 
 
 def raw_limit(url: str, queue: str, rows: int) -> float:
-    """Seconds for the same number of entries from one plain socket, prepared beforehand."""
+    """Return the seconds for the same number of entries, encoded in advance, over a socket."""
     import socket
 
     host, _, port = url.removeprefix("redis://").removesuffix("/0").rpartition(":")
     key, body = f"{{chasqui:{queue}}}:stream".encode(), b"x" * 210
-    one = b"*5\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$1\r\n*\r\n$1\r\nd\r\n$%d\r\n%b\r\n" % (
-        len(key), key, len(body), body,
-    )  # fmt: skip
-    chunk = one * 1000
+    command = b"*5\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$1\r\n*\r\n$1\r\nd\r\n$%d\r\n%b\r\n" % (
+        len(key),
+        key,
+        len(body),
+        body,
+    )
+    chunk = command * 1000
     started = time.perf_counter()
     with socket.create_connection((host, int(port))) as sock:
         for _ in range(rows // 1000):
             sock.sendall(chunk)
-            seen = 0
-            while seen < 2000:  # an answer is two lines
-                seen += sock.recv(1 << 16).count(b"\n")
+            lines = 0
+            while lines < 2000:  # a reply has two lines
+                lines += sock.recv(1 << 16).count(b"\n")
     return time.perf_counter() - started
 
 
@@ -115,59 +118,63 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
 
     binary = find(REDIS8)
     if binary is None:
-        raise SystemExit("there is no Redis 8.6 here: run `make servers`")
+        raise SystemExit("Redis 8.6 was not found; run `make servers`")
     with tempfile.TemporaryDirectory() as name, RedisServer.start(binary) as server:
         folder, url = Path(name), server.url
         spark = session(folder)
         register(spark)
         small, large = table(spark, folder, WARM_ROWS), table(spark, folder, rows)
         client = redis.Redis.from_url(url)
-        ways: dict[str, Callable[[Any, str], None]] = {
-            "exactly_once": lambda df, queue: ours(df, queue, url),
-            "dedup": lambda df, queue: ours(df, queue, url, delivery="dedup", dedupKey="id"),
-            "at_least_once": lambda df, queue: ours(df, queue, url, delivery="at_least_once"),
+        methods: dict[str, Callable[[Any, str], None]] = {
+            "exactly_once": lambda df, queue: write_batch(df, queue, url),
+            "dedup": lambda df, queue: write_batch(df, queue, url, delivery="dedup", dedupKey="id"),
+            "at_least_once": lambda df, queue: write_batch(
+                df, queue, url, delivery="at_least_once"
+            ),
             "redis-py in foreachPartition": lambda df, queue: redis_py(df, queue, url),
         }
-        for way in ways.values():
-            way(small, "warm")
+        for method in methods.values():
+            method(small, "warm")
             client.flushall()
-        taken: dict[str, list[float]] = {name: [] for name in (*ways, "raw limit, no Spark")}
+        rates: dict[str, list[float]] = {name: [] for name in (*methods, "raw limit, no Spark")}
         for _ in range(rounds):
-            for name in random.sample(list(taken), len(taken)):
+            for name in random.sample(list(rates), len(rates)):
                 client.flushall()
-                if name in ways:
+                if name in methods:
                     started = time.perf_counter()
-                    ways[name](large, "bench")
+                    methods[name](large, "bench")
                     seconds = time.perf_counter() - started
                 else:
                     seconds = raw_limit(url, "bench", rows)
                 assert client.xlen("{chasqui:bench}:stream") == rows, name
-                taken[name].append(rows / seconds)
+                rates[name].append(rows / seconds)
         spark.stop()
-    return report(taken, rows, rounds)
+    return report(rates, rows, rounds)
 
 
-def report(taken: dict[str, list[float]], rows: int, rounds: int) -> dict[str, Any]:
-    middle = {name: statistics.median(rates) for name, rates in taken.items()}
-    print(f"{rows:,} rows, {rounds} rounds, rows a second: median (range), ratio to redis-py")
-    base = middle["redis-py in foreachPartition"]
-    for name, rates in sorted(taken.items(), key=lambda item: -middle[item[0]]):
-        spread = f"({min(rates):,.0f} - {max(rates):,.0f})"
-        print(f"  {name:30} {middle[name]:>10,.0f}  {spread:24} {middle[name] / base:5.2f}")
-    found = {
+def report(rates: dict[str, list[float]], rows: int, rounds: int) -> dict[str, Any]:
+    medians = {name: statistics.median(runs) for name, runs in rates.items()}
+    print(f"{rows:,} rows, {rounds} rounds, rows per second: median (range), ratio to redis-py")
+    base = medians["redis-py in foreachPartition"]
+    for name, runs in sorted(rates.items(), key=lambda item: -medians[item[0]]):
+        spread = f"({min(runs):,.0f} - {max(runs):,.0f})"
+        print(f"  {name:30} {medians[name]:>10,.0f}  {spread:24} {medians[name] / base:5.2f}")
+    ratios = {
         "rows": rows,
-        "staged_to_redis_py": middle["exactly_once"] / base,
-        "exactly_once_to_at_least_once": middle["exactly_once"] / middle["at_least_once"],
-        "staged_to_raw": middle["exactly_once"] / middle["raw limit, no Spark"],
+        "exactly_once_to_redis_py": medians["exactly_once"] / base,
+        "exactly_once_to_at_least_once": medians["exactly_once"] / medians["at_least_once"],
+        "exactly_once_to_raw": medians["exactly_once"] / medians["raw limit, no Spark"],
     }
-    print(json.dumps({key: round(value, 2) for key, value in found.items()}))
-    return found
+    print(json.dumps({key: round(value, 2) for key, value in ratios.items()}))
+    return ratios
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    result = measure(given.rows, given.rounds)
-    sys.exit(result["staged_to_redis_py"] < 2.5 or result["exactly_once_to_at_least_once"] < 0.7)
+    options = parser.parse_args()
+    result = measure(options.rows, options.rounds)
+    sys.exit(
+        result["exactly_once_to_redis_py"] < 2.5 or result["exactly_once_to_at_least_once"] < 0.7
+    )

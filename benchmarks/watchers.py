@@ -1,4 +1,4 @@
-"""What a watcher costs while nothing happens, and how soon it has a message.
+"""Load of an idle message consumer on Redis, and its latency.
 
 .venv/bin/python -m benchmarks.watchers
 """
@@ -20,8 +20,8 @@ IDLE_S = 20.0
 MESSAGES = 300
 
 
-async def commands(queue: AsyncQueue) -> int:
-    """How many commands the server has run, ours of asking included."""
+async def commands_processed(queue: AsyncQueue) -> int:
+    """Return the number of commands that the server has processed, including this one."""
     info = await queue.client.execute(redis_command("INFO", "commandstats", parse=as_raw))
     lines = [line for line in info.decode().splitlines() if line.startswith("cmdstat_")]
     return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in lines)
@@ -29,30 +29,31 @@ async def commands(queue: AsyncQueue) -> int:
 
 async def measure(url: str, dialect: str) -> None:
     async with AsyncQueue("bench-watchers", url, dialect=dialect) as queue:
-        inbox = MessageConsumer(queue, ConsumerConfig(), max_in_flight=1000)
-        await inbox.read_window(1, 0, 1.0)
-        before = await commands(queue)
-        await inbox.read_window(1, 0, IDLE_S)
-        idle = (await commands(queue) - before - 1) / IDLE_S
-        waits = []
+        consumer = MessageConsumer(queue, ConsumerConfig(), max_in_flight=1000)
+        await consumer.read_window(1, 0, 1.0)
+        before = await commands_processed(queue)
+        await consumer.read_window(1, 0, IDLE_S)
+        idle = (await commands_processed(queue) - before - 1) / IDLE_S
+        latencies_ms = []
         for number in range(MESSAGES):
-            began = time.perf_counter()
+            started = time.perf_counter()
             await queue.add(number)
-            (message,) = await inbox.read_window(1, 0, 10)
-            waits.append((time.perf_counter() - began) * 1000)
+            (message,) = await consumer.read_window(1, 0, 10)
+            latencies_ms.append((time.perf_counter() - started) * 1000)
             message.ack()
             await asyncio.sleep(0.01)
-        await inbox.close()
-    waits.sort()
+        await consumer.close()
+    latencies_ms.sort()
     print(
         f"{dialect:9} idle {idle:5.1f} commands/s   add to window p50 "
-        f"{statistics.median(waits):5.2f} ms, p99 {waits[int(len(waits) * 0.99)]:5.2f} ms"
+        f"{statistics.median(latencies_ms):5.2f} ms, "
+        f"p99 {latencies_ms[int(len(latencies_ms) * 0.99)]:5.2f} ms"
     )
 
 
 def main() -> None:
     binary = find(REDIS8)
-    assert binary is not None, "no Redis 8.6: run make servers"
+    assert binary is not None, "Redis 8.6 was not found; run `make servers`"
     for dialect in ("native", "portable"):
         with RedisServer.start(binary) as server:
             asyncio.run(measure(server.url, dialect))

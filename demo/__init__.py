@@ -1,1 +1,1 @@
-"""To see it work: the whole story (`make demo`), and Airflow with the page (`make up`)."""
+"""The demo (`make demo`), and a local Airflow with the Chasqui page (`make up`)."""

@@ -1,4 +1,4 @@
-"""A whole Chasqui on this machine: Airflow, a Valkey and workers, and what Spark needs."""
+"""Airflow, a Valkey server, workers and a Spark configuration on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.testing.embedded_server import EmbeddedServer
 from demo.local_airflow import LocalAirflow
 
-EXAMPLES = Path(__file__).parents[2] / "example_dags"
+EXAMPLES = Path(__file__).parents[1] / "example_dags"
 _SPARK = {
     "spark-defaults.conf": (
         "spark.ui.enabled false\n"
@@ -33,26 +33,40 @@ _SPARK = {
 
 
 class Site(LocalAirflow):
-    """Airflow, a server and workers of our own in one folder; DAGs are read again every `reread`
-    seconds."""
+    """Airflow, a Valkey server and workers, with all their data in one folder.
+
+    :param home: the folder.
+    :param dags: the folder of the DAGs.
+    :param port: the port of Airflow; by default any free port.
+    :param redis_port: the port of the Valkey server; by default any free port.
+    :param reread: the seconds after which Airflow parses a DAG file again.
+    :raises InvalidArgument: outside a checkout of the source, which contains the example DAGs.
+    """
 
     def __init__(
-        self, home: Path, *, dags: Path = EXAMPLES, port: int | None = None, reread: int = 30
+        self,
+        home: Path,
+        *,
+        dags: Path = EXAMPLES,
+        port: int | None = None,
+        redis_port: int | None = None,
+        reread: int = 30,
     ):
         if not EXAMPLES.is_dir():
             raise InvalidArgument(
-                "the demo runs the example DAGs: start it from a checkout of the source"
+                f"the example DAGs are not in {EXAMPLES}; run the demo from a source checkout"
             )
         super().__init__(home, dags, port)
-        self.server = EmbeddedServer(data_dir=home / "valkey")
+        self.server = EmbeddedServer(data_dir=home / "valkey", port=redis_port)
         self._reread = reread
 
     def environment(self) -> dict[str, str]:
+        """Return the environment variables of all processes."""
         chasqui = {"conn_type": "chasqui", "host": "127.0.0.1", "port": self.server.port}
         spark = {"conn_type": "spark", "host": "local[2]"}
         return super().environment() | {
             "AIRFLOW__CORE__PARALLELISM": "4",
-            # A busy scheduler may take a task that was resumed at once for one that was killed.
+            # A busy scheduler may mark a task that resumes at once as killed.
             "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "2",
             "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "2",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": str(self._reread),
@@ -67,7 +81,7 @@ class Site(LocalAirflow):
         }
 
     def start_server(self) -> None:
-        """Start the Valkey; its data is kept in the folder."""
+        """Start the Valkey server, which stores its data in the folder."""
         spark = self.home / "spark"
         spark.mkdir(parents=True, exist_ok=True)
         for name, text in _SPARK.items():
@@ -75,7 +89,11 @@ class Site(LocalAirflow):
         self.server.start()
 
     def start_worker(self, *queues: str, options: Sequence[str] = ()) -> None:
-        """Start a worker for these queues, with the handlers of the examples."""
+        """Start a worker with the handlers of the examples.
+
+        :param queues: the queues to consume.
+        :param options: additional options of `chasqui worker`.
+        """
         command = ["-m", "airflow_provider_chasqui.cli", "worker", "example_handlers:handlers"]
         command += options
         for queue in queues:
@@ -83,14 +101,14 @@ class Site(LocalAirflow):
         self.start_process("worker", command, {"CHASQUI_URL": self.server.url}, EXAMPLES)
 
     def close(self) -> None:
-        """End every process, the server last."""
+        """Stop all processes, the server last."""
         super().close()
         self.server.stop()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM end the block like Ctrl-C does, so that it cleans up behind itself."""
+    """Let SIGTERM raise KeyboardInterrupt in the block, so that it cleans up."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,7 @@
-"""A real Airflow on this machine: each of its parts a process, gone with whoever started it."""
+"""A complete Airflow on this machine, with one process per component.
+
+The processes end with the process that started them.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,21 @@ PARTS = ("api-server", "triggerer", "dag-processor", "scheduler")
 USER = "admin"
 START_SECONDS = 300.0
 _PR_SET_PDEATHSIG = 1
-Say = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 
 
 class LocalAirflow:
-    """Airflow with a folder, a database and processes of its own, on the loopback interface only.
+    """Airflow with its own folder, database and processes, on the loopback interface only.
 
-    What the processes say is in `logs`. `kill` ends one part like a power cut, `launch` starts it
-    again; `close` gives all of them `patience` seconds to end.
+    The output of the processes is in the folder `logs`. `close` waits at most `stop_timeout`
+    seconds for the processes to end, and then kills them.
+
+    :param home: the folder.
+    :param dags: the folder of the DAGs.
+    :param port: the port of the API server; by default any free port.
     """
 
-    patience = 30.0
+    stop_timeout = 30.0
 
     def __init__(self, home: Path, dags: Path, port: int | None = None):
         self.home = home
@@ -47,7 +54,7 @@ class LocalAirflow:
         self._http = httpx.Client(base_url=self.url, timeout=60)
 
     def environment(self) -> dict[str, str]:
-        """The settings that all parts start with."""
+        """Return the environment variables of all processes."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
         return env | {
             "AIRFLOW_HOME": str(self.home / "airflow"),
@@ -68,86 +75,110 @@ class LocalAirflow:
 
     @property
     def _secret(self) -> str:
-        """What signs logins and task tokens; the same for all parts and from start to start."""
+        """The key that signs tokens; it stays the same after a restart."""
         file = self.home / "secret"
         if not file.exists():
             file.touch(0o600)
             file.write_text(secrets.token_hex(64))
         return file.read_text()
 
-    def start_airflow(self, say: Say = lambda what: None) -> None:
-        """Make the database, start all parts, log in, and return when they are healthy."""
-        say("makes its database")
+    def start_airflow(self, report: ProgressCallback = lambda action: None) -> None:
+        """Create the database, start all components, log in, and return when they are healthy.
+
+        :param report: called with a description of each step.
+        :raises ConnectionFailed: if a component fails or is not healthy in time.
+        """
+        report("creating the database")
         self.run("db", "migrate")
-        say(f"starts {', '.join(PARTS)}")
+        report(f"starting {', '.join(PARTS)}")
         for part in PARTS:
             if part == "scheduler":
-                self.await_api()  # a task that begins before there is an API to talk to fails
+                self.await_api()  # a task fails if it starts before the API server
             self.launch(part)
         self._until(self._is_healthy, "Airflow did not become healthy")
         self._http.headers["Authorization"] = f"Bearer {self.token(USER)}"
 
     def run(self, *args: str) -> str:
-        """Run an `airflow` command and return what it prints."""
-        done = subprocess.run(
+        """Run an `airflow` command and return its output."""
+        process = subprocess.run(
             [sys.executable, "-m", "airflow", *args],
-            env=self.environment(), cwd=self.home, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
+            env=self.environment(),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if process.returncode:
             raise ConnectionFailed(
-                f"airflow {' '.join(args)} failed:\n{done.stdout}\n{done.stderr}"
+                f"airflow {' '.join(args)} failed:\n{process.stdout}\n{process.stderr}"
             )
-        return done.stdout
+        return process.stdout
 
     def launch(self, part: str) -> None:
-        """Start one of Airflow's parts."""
+        """Start a component of Airflow."""
         self.start_process(part, ["-m", "airflow", part], {}, self.home)
 
     def start_process(
         self, name: str, command: Sequence[str], env: dict[str, str], cwd: Path
     ) -> None:
-        """Start a Python process that is to run as long as the site."""
+        """Start a Python process that `close` stops.
+
+        :param name: the name of the process and of its log file.
+        :param command: the arguments of Python.
+        :param env: additional environment variables.
+        :param cwd: the working directory.
+        """
         self.logs.mkdir(parents=True, exist_ok=True)
         with self._log(name).open("ab") as out:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, *command],
-                env=self.environment() | env, cwd=cwd,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True, preexec_fn=_end_with(os.getpid()),
-            )  # fmt: skip
+                env=self.environment() | env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=_end_with(os.getpid()),
+            )
 
     def await_api(self) -> None:
-        """Return when the API server answers."""
-        self._until(self._answers, "Airflow's API did not answer")
+        """Return when the API server replies."""
+        self._until(self._api_replies, "Airflow's API server did not reply")
 
     def check(self) -> None:
-        """Raise, with the end of its log, if a process has ended."""
+        """Raise `ConnectionFailed`, with the end of its log, if a process has ended."""
         for name, process in self._processes.items():
             if process.poll() is not None:
-                said = self._log(name).read_text(errors="replace")[-3000:]
-                raise ConnectionFailed(f"{name} has ended:\n{said}")
+                output = self._log(name).read_text(errors="replace")[-3000:]
+                raise ConnectionFailed(
+                    f"{name} has ended with exit code {process.returncode}:\n{output}"
+                )
 
     def password_of(self, user: str) -> str:
+        """Return the generated password of a user."""
         file = self.home / "airflow" / "simple_auth_manager_passwords.json.generated"
         return str(json.loads(file.read_text())[user])
 
     def token(self, user: str) -> str:
-        """Log in; returns what a user shows to the API."""
+        """Log in and return the API token of a user."""
         login = {"username": user, "password": self.password_of(user)}
-        answer = self._http.post("/auth/token", json=login)
-        answer.raise_for_status()
-        return str(answer.json()["access_token"])
+        response = self._http.post("/auth/token", json=login)
+        response.raise_for_status()
+        return str(response.json()["access_token"])
 
     def api(self, method: str, path: str, **body: Any) -> Any:
-        """Call Airflow's public API as an administrator."""
-        answer = self._http.request(method, f"/api/v2/{path}", json=body or None)
-        if answer.is_error:
-            raise ConnectionFailed(f"Airflow refused {method} {path}: {answer.text}")
-        return answer.json() if answer.content else None
+        """Call Airflow's public API as an administrator and return the JSON response.
+
+        :raises ConnectionFailed: if Airflow rejects the request.
+        """
+        response = self._http.request(method, f"/api/v2/{path}", json=body or None)
+        if response.is_error:
+            raise ConnectionFailed(f"Airflow rejected {method} {path}: {response.text}")
+        return response.json() if response.content else None
 
     def trigger(self, dag_id: str, **conf: Any) -> str:
-        """Start a DAG run, once Airflow has read the DAG; returns the run's id."""
+        """Wait until Airflow has parsed a DAG, start a run, and return its id."""
 
         def is_known() -> bool:
             return self._http.get(f"/api/v2/dags/{dag_id}").is_success
@@ -157,20 +188,20 @@ class LocalAirflow:
         return str(run["dag_run_id"])
 
     def kill(self, part: str) -> None:
-        """End a part, and all that it started, like a power cut."""
+        """Kill a component and all processes that it has started (SIGKILL)."""
         process = self._processes.pop(part)
-        # What it started and left behind is in its group.
+        # Its child processes are in its process group.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def close(self) -> None:
-        """End every process."""
+        """Stop all processes."""
         self._http.close()
         for process in reversed(self._processes.values()):
             with suppress(ProcessLookupError):
                 process.terminate()
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + self.stop_timeout
         for name, process in list(self._processes.items()):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
@@ -182,7 +213,7 @@ class LocalAirflow:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answers(self) -> bool:
+    def _api_replies(self) -> bool:
         try:
             return self._http.get("/api/v2/version").is_success
         except httpx.HTTPError:
@@ -196,12 +227,12 @@ class LocalAirflow:
         parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
         return all(health[part]["status"] == "healthy" for part in parts)
 
-    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+    def _until(self, condition: Callable[[], bool], failure: str) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not condition():
             self.check()
             if time.monotonic() > deadline:
-                raise ConnectionFailed(f"{otherwise} within {START_SECONDS:.0f} s; see {self.logs}")
+                raise ConnectionFailed(f"{failure} within {START_SECONDS:.0f} s; see {self.logs}")
             time.sleep(0.25)
 
     def _log(self, name: str) -> Path:
@@ -209,15 +240,15 @@ class LocalAirflow:
 
 
 def _end_with(parent: int) -> Callable[[], None] | None:
-    """On Linux, let the kernel end a part even if its owner is killed with SIGKILL."""
-    # The kernel looks at the thread that started the part, and the main one alone lives to the end.
+    """On Linux, let the kernel stop a component even if its owner is killed with SIGKILL."""
+    # The kernel checks the thread that started the component. Only the main thread never ends.
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
     prctl = ctypes.CDLL(None).prctl
 
     def before_exec() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it was gone before the kernel was told to watch it
+        if os.getppid() != parent:  # the owner ended before prctl took effect
             os.kill(os.getpid(), signal.SIGKILL)
 
     return before_exec

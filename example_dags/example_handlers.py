@@ -14,6 +14,7 @@ from typing import Any
 from airflow_provider_chasqui import Handlers, Unrecoverable
 
 HOME = Path(os.environ.get("FLAGSHIP_HOME", tempfile.gettempdir()))
+WEIGHT_LIMIT_RAISED = HOME / "weight-limit-raised"  # the flagship DAG creates this file
 handlers = Handlers()
 
 
@@ -23,9 +24,9 @@ async def deliver(job: Any) -> None:
     parcel = job.payload
     await asyncio.sleep(0.3)
     if parcel["street"] is None:
-        raise Unrecoverable("there is no street on it")
-    if parcel["kg"] > 30 and not HOME.joinpath("lift-is-mended").exists():
-        raise Unrecoverable("the lift carries 30 kg at most")
+        raise Unrecoverable("the parcel has no street")
+    if parcel["kg"] > 30 and not WEIGHT_LIMIT_RAISED.exists():
+        raise Unrecoverable("too heavy: the limit is 30 kg")
     if parcel["parcel"] % 40 == 0 and job.attempt == 0:
         raise TimeoutError("the customer did not open")  # the second attempt succeeds
 

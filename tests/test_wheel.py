@@ -91,7 +91,8 @@ def test_the_wheel_holds_what_it_needs_and_nothing_else(dist: Path) -> None:
     assert "airflow_provider_chasqui/py.typed" in names
     ours = ("airflow_provider_chasqui/", f"airflow_provider_chasqui-{version()}.dist-info/")
     assert [name for name in names if not name.startswith(ours)] == []
-    assert [name for name in names if "__pycache__" in name or "/tests/" in name] == []
+    unwanted = ("__pycache__", "/tests/", "/demo/", "/benchmarks/")
+    assert [name for name in names if any(part in name for part in unwanted)] == []
     assert f"\nVersion: {version()}\n" in described
 
 

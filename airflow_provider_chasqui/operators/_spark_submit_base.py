@@ -1,4 +1,4 @@
-"""Submitting our own application, or our code beside the user's, without showing a secret."""
+"""Submission of Spark applications with the data source, without exposing secrets."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ _SECRET_KEY_REF = "spark.kubernetes.driver.secretKeyRef.CHASQUI_CONNECTION"
 
 
 class ChasquiSparkSubmitBase(SparkSubmitOperator):
-    """A SparkSubmitOperator that brings the data source and the connection along.
+    """A SparkSubmitOperator that sends the data source and the connection with the application.
 
-    The connection reaches the driver by its environment (client mode), by a file that only its
-    owner reads (YARN cluster), or by a secret of the cluster (Kubernetes): never by an argument.
+    The driver receives the connection in its environment (client mode), in a file that only its
+    owner can read (YARN cluster mode), or in a Kubernetes secret, but never in an argument.
+
+    :param queue_name: the queue; by default the queue of the connection.
+    :param chasqui_conn_id: the Airflow connection of the Redis server.
     """
 
     def __init__(
@@ -47,7 +50,12 @@ class ChasquiSparkSubmitBase(SparkSubmitOperator):
         self.chasqui_conn_id = chasqui_conn_id
 
     def submit_spec(self, context: Context, target: RedisTarget, spec: Mapping[str, Any]) -> None:
-        """Submit our application with an order, and return when it is carried out."""
+        """Submit the application of this package and wait until it has finished.
+
+        :param context: the Airflow context.
+        :param target: the Redis server.
+        :param spec: the specification that `spark.submit_main` reads.
+        """
         from airflow_provider_chasqui.spark.packaging import build_main
 
         with (
@@ -57,19 +65,24 @@ class ChasquiSparkSubmitBase(SparkSubmitOperator):
             self.application = str(build_main(folder))
             self.application_args = [json.dumps(spec)]
             self._java_class = None
-            # Not the id under which the user's application is remembered for a retry.
+            # The user's application has another key, under which a retry finds its job id.
             self.external_id_key = "chasqui_spark_job_id"
             self._submit_with_data_source(context, target, folder, {})
 
     def submit_writing_application(
         self, context: Context, target: RedisTarget, driver_env: Mapping[str, str]
     ) -> None:
-        """Submit the user's application with the data source at hand."""
+        """Submit the user's application, which writes to the queue itself.
+
+        :param context: the Airflow context.
+        :param target: the Redis server.
+        :param driver_env: environment variables for the driver.
+        """
         with self._temp_dir() as folder:
             self._submit_with_data_source(context, target, folder, driver_env)
 
     def submit_user_application(self, context: Context) -> None:
-        """Submit the user's application as the parent class does."""
+        """Submit the user's application without the data source."""
         self._require_spark_submit()
         self._hook = None
         with _set_environment(_java_env()):
@@ -88,22 +101,22 @@ class ChasquiSparkSubmitBase(SparkSubmitOperator):
             self.py_files = _append_path(self.py_files, code)
             self.conf = dict(self.conf or {})
             self._hook = None
-            form = _deploy_target(super()._get_hook())
-            if form == "client":
-                # Spark looks for data sources before it knows of --py-files.
+            deploy_target = _deploy_target(super()._get_hook())
+            if deploy_target == "client":
+                # Spark looks up data sources before it handles --py-files.
                 path = os.pathsep.join(filter(None, (code, os.environ.get("PYTHONPATH"))))
                 environment = {connection.ENV_VAR: secret, "PYTHONPATH": path, **driver_env}
-            elif form == "yarn":
-                self.files = _append_path(
-                    self.files, _write_secret_file(folder / connection.FILE_NAME, secret)
-                )
+            elif deploy_target == "yarn":
+                secret_file = _write_secret_file(folder / connection.FILE_NAME, secret)
+                self.files = _append_path(self.files, secret_file)
                 self.conf |= {f"spark.yarn.appMasterEnv.{k}": v for k, v in driver_env.items()}
                 environment = {}
             else:
                 if _SECRET_KEY_REF not in self.conf:
                     raise InvalidArgument(
-                        "on Kubernetes in cluster mode put the connection (a URL) into a secret "
-                        f'and name it: conf={{"{_SECRET_KEY_REF}": "my-secret:url"}}'
+                        "in cluster mode on Kubernetes, store the URL of the Redis server in a "
+                        "secret and reference it: "
+                        f'conf={{"{_SECRET_KEY_REF}": "my-secret:url"}}'
                     )
                 self.conf |= {f"spark.kubernetes.driverEnv.{k}": v for k, v in driver_env.items()}
                 environment = {}
@@ -114,7 +127,7 @@ class ChasquiSparkSubmitBase(SparkSubmitOperator):
         try:
             SparkSubmitOperator.execute(self, context)
         finally:
-            # The hook reads the output of spark-submit to its end, but leaves the pipe open.
+            # The hook reads all output of spark-submit but does not close the pipe.
             process = self._hook._submit_sp if self._hook else None
             if process is not None and process.stdout is not None:
                 process.stdout.close()
@@ -126,7 +139,7 @@ class ChasquiSparkSubmitBase(SparkSubmitOperator):
 
     @contextmanager
     def _restore_attributes(self, *names: str) -> Iterator[None]:
-        """Put the operator's own settings back afterwards."""
+        """Restore attributes of the operator at the end of the block."""
         before = {name: getattr(self, name) for name in names}
         try:
             yield
@@ -138,13 +151,13 @@ class ChasquiSparkSubmitBase(SparkSubmitOperator):
         binary = self._spark_binary or "spark-submit"
         if shutil.which(binary) is None and not _next_to_python(binary).exists():
             raise MissingDependency(
-                f"{binary} is not on the PATH; install Spark, or the one that comes with "
-                "pip install 'airflow-provider-chasqui[pyspark]'"
+                f"{binary} is not on the PATH; install Spark, or run "
+                "pip install 'airflow-provider-chasqui[pyspark]', which includes it"
             )
 
 
 def _deploy_target(hook: SparkSubmitHook) -> str:
-    """Return where the driver will run, as far as it matters for secrets."""
+    """Return `client`, `yarn` or `kubernetes`, which decides how secrets reach the driver."""
     if hook._connection["deploy_mode"] != "cluster":
         return "client"
     if hook._is_yarn:
@@ -152,7 +165,7 @@ def _deploy_target(hook: SparkSubmitHook) -> str:
     if hook._is_kubernetes:
         return "kubernetes"
     raise InvalidArgument(
-        "Spark cannot run Python applications on a standalone cluster in cluster mode: use "
+        "Spark does not support Python applications on a standalone cluster in cluster mode; use "
         "deploy_mode='client'"
     )
 
@@ -168,7 +181,7 @@ def _write_secret_file(path: Path, text: str) -> str:
 
 
 def _next_to_python(binary: str) -> Path:
-    """Where pip puts Spark's commands; that folder need not be on Airflow's PATH."""
+    """Return where pip installs Spark's commands, which may not be on Airflow's PATH."""
     return Path(sys.executable).parent / binary
 
 
@@ -176,15 +189,15 @@ def _java_env() -> dict[str, str]:
     from airflow_provider_chasqui.spark.java_home import java_home
 
     home, path = java_home(), os.environ.get("PATH", "")
-    found: dict[str, str] = {"JAVA_HOME": str(home)} if home else {}
+    variables: dict[str, str] = {"JAVA_HOME": str(home)} if home else {}
     if shutil.which("spark-submit") is None:
-        found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
-    return found
+        variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
+    return variables
 
 
 @contextmanager
 def _set_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the spark-submit that is started inside; a task has its own process."""
+    """Set environment variables for the block. An Airflow task runs in its own process."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

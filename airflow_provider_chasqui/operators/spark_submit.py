@@ -1,4 +1,4 @@
-"""ChasquiSparkSubmitOperator: what Spark computes becomes a batch of jobs, exactly once."""
+"""ChasquiSparkSubmitOperator: rows computed by Spark become a batch of jobs, exactly once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import conf
 
+from airflow_provider_chasqui.core.durations import parse_optional_duration
 from airflow_provider_chasqui.core.errors import BatchConflict, BatchNotFound, InvalidArgument
+from airflow_provider_chasqui.core.validation import require_choice
 from airflow_provider_chasqui.engine.tracing import propagate_trace
 from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 from airflow_provider_chasqui.links.job import LINK_XCOM_KEY, ChasquiJobLink, build_page_url
-from airflow_provider_chasqui.operators import _parsing
 from airflow_provider_chasqui.operators._spark_submit_base import (
     BATCH_ID_ENV_VAR,
     QUEUE_ENV_VAR,
@@ -30,30 +31,50 @@ if TYPE_CHECKING:
 
 
 class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
-    """Runs Spark and hands its rows to a queue as one batch that ChasquiBatchSensor awaits.
+    """Runs Spark and writes its rows to a queue as one batch.
 
-    Three ways: ship a `source_path`, `source_table` or `source_sql`; run the user's `application`
-    first and then ship what it wrote; or, with `application_writes`, run an application that itself says
-    `df.write.format("chasqui")`. Everything of SparkSubmitOperator may be given too.
+    The rows come from `source_path`, `source_table` or `source_sql`. If `application` is set too,
+    it runs first and its output is the source. With `application_writes` the application itself
+    calls `df.write.format("chasqui")`. The operator also takes all parameters of
+    SparkSubmitOperator.
 
-    The XCom is the handle of the batch. A ship that was interrupted is carried on before anything
-    is submitted; one that is complete is not submitted again.
+    The XCom is the handle of the batch, which ChasquiBatchSensor takes. A write that was
+    interrupted during its commit is completed without Spark. A batch that exists is not
+    written again.
 
-    :param queue_name: the queue; without it, the one that the connection names.
-    :param batch_id: the id of the batch; without it, it comes from dag, run, task and map index.
-    :param application_writes: the application writes to the queue itself, by default under this ship id.
-    :param source_format: of `source_path`, with `source_options`; parquet if not given.
+    :param queue_name: the queue; by default the queue of the connection.
+    :param chasqui_conn_id: the Airflow connection of the Redis server.
+    :param batch_id: the id of the batch; by default derived from DAG, run, task and map index.
+    :param application_writes: whether the application writes to the queue itself. Its default for
+        the option batchId is this batch id.
+    :param source_path: the path of the data to write.
+    :param source_format: the format of `source_path`.
+    :param source_options: options of the reader of `source_path`.
+    :param source_table: the table to write.
+    :param source_sql: the query whose rows to write.
     :param write_options: options of the data source, such as jobName, payload, jobId, runAt, delay,
-        retry, delivery (docs/spark.md lists them).
-    :param on_existing: what to do with a ship that is complete: skip, fail or overwrite.
-    :param wait_for_completion: end when the jobs have ended; defers if `deferrable`.
-    :param max_failed: how many jobs may die; or `max_failed_ratio`.
+        retry and delivery. docs/spark.md lists them.
+    :param on_existing: the action if the batch exists: skip, fail or overwrite.
+    :param wait_for_completion: wait until all jobs have completed or died.
+    :param deferrable: wait in the triggerer instead of a worker slot.
+    :param wait_timeout: the maximum time to wait; None for no limit.
+    :param max_failed: fail if more jobs than this die; None for no limit.
+    :param max_failed_ratio: fail if a larger share of the jobs dies.
+    :param fail_fast: fail as soon as a limit is exceeded, instead of when all jobs are finished.
+    :param progress_interval: the seconds between progress messages in the log.
     """
 
     template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields, "queue_name", "batch_id", "source_path",
-        "source_table", "source_sql", "source_options", "write_options", "chasqui_conn_id",
-    )  # fmt: skip
+        *SparkSubmitOperator.template_fields,
+        "queue_name",
+        "batch_id",
+        "source_path",
+        "source_table",
+        "source_sql",
+        "source_options",
+        "write_options",
+        "chasqui_conn_id",
+    )
     operator_extra_links = (ChasquiJobLink(),)
     ui_color = "#f3e3d3"
 
@@ -97,76 +118,91 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
         self.progress_interval = progress_interval
 
     def execute(self, context: Context) -> Any:
+        """Write the batch, wait for it if requested, and return its handle.
+
+        :raises InvalidArgument: if the parameters conflict, or if the application has not written.
+        :raises BatchConflict: if the batch exists and `on_existing` is fail.
+        """
         with fail_without_retry(), ChasquiHook(self.chasqui_conn_id) as hook:
             source = self._source_spec()
             queue = hook.queue(self.queue_name)
-            ship_id = self.batch_id = self.batch_id or derive_id(context["ti"])
-            link = build_page_url(self.chasqui_conn_id, queue.name, batch=ship_id)
+            batch_id = self.batch_id = self.batch_id or derive_id(context["ti"])
+            link = build_page_url(self.chasqui_conn_id, queue.name, batch=batch_id)
             context["ti"].xcom_push(key=LINK_XCOM_KEY, value=link)
-            # Taken before anything is sent, so that no end can fall in front of it.
+            # Read before anything is enqueued, so that no completion event is missed.
             since = queue.last_event_id()
-            propagate_trace(queue, batch_id=ship_id)
-            if self._already_written(queue, ship_id):
+            propagate_trace(queue, batch_id=batch_id)
+            if self._already_written(queue, batch_id):
                 since = "0-0"
             else:
-                self._submit(context, hook, queue, ship_id, source)
-            handle = self._batch_handle(queue, ship_id)
+                self._submit(context, hook, queue, batch_id, source)
+            handle = self._batch_handle(queue, batch_id)
             if since != "0-0":
                 task_stats.incr("jobs_enqueued", handle["total"] or 0, queue.name)
             if not self.wait_for_completion:
                 return handle
             if handle["batch_id"] is None:
-                raise InvalidArgument("jobs with ids of their own (jobId) are no batch to wait for")
+                raise InvalidArgument(
+                    "wait_for_completion does not support the option jobId; set it to False"
+                )
             if self.deferrable:
-                self._defer(queue.name, ship_id, since)
-            return self._complete(context, handle, self._wait(hook, queue.name, ship_id, since))
+                self._defer(queue.name, batch_id, since)
+            return self._complete(context, handle, self._wait(hook, queue.name, batch_id, since))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on after the trigger fired."""
+        """Return the handle of the batch, or raise if too many jobs died.
+
+        :param context: the Airflow context.
+        :param event: the event of the trigger.
+        """
         with ChasquiHook(self.chasqui_conn_id) as hook:
-            ship_id = self.batch_id or derive_id(context["ti"])
+            batch_id = self.batch_id or derive_id(context["ti"])
             return self._complete(
-                context, self._batch_handle(hook.queue(self.queue_name), ship_id), event
+                context, self._batch_handle(hook.queue(self.queue_name), batch_id), event
             )
 
     def _source_spec(self) -> dict[str, Any] | None:
-        """Return what is to be shipped, or None if the application ships it itself."""
-        given = {
+        """Return the source of the rows, or None if the application writes them itself."""
+        sources = {
             "path": self.source_path,
             "table": self.source_table,
             "sql": self.source_sql,
         }
-        chosen: dict[str, Any] = {key: value for key, value in given.items() if value}
-        if self.on_existing not in ("skip", "fail", "overwrite"):
+        source: dict[str, Any] = {key: value for key, value in sources.items() if value}
+        require_choice("on_existing", self.on_existing, ("skip", "fail", "overwrite"))
+        if self.application_writes and (source or not self.application):
             raise InvalidArgument(
-                f"on_existing is skip, fail or overwrite; not {self.on_existing!r}"
+                "application_writes=True requires application, and does not allow source_path, "
+                "source_table or source_sql"
             )
-        if self.application_writes and (chosen or not self.application):
+        if not self.application_writes and len(source) != 1:
             raise InvalidArgument(
-                "application_writes=True needs an application, and no source_*: it writes itself"
-            )
-        if not self.application_writes and len(chosen) != 1:
-            raise InvalidArgument(
-                "say what to ship: one of source_path, source_table and source_sql"
+                "exactly one of source_path, source_table and source_sql is required, or "
+                f"application_writes=True; {len(source)} are set"
             )
         if self.application_writes:
             return None
         if self.source_path:
-            chosen |= {"format": self.source_format, "options": dict(self.source_options or {})}
-        return chosen
+            source |= {"format": self.source_format, "options": dict(self.source_options or {})}
+        return source
 
     def _already_written(self, queue: Queue, batch_id: str) -> bool:
         from airflow_provider_chasqui.core.commands import staged_writes
 
         before = queue.client.run_flow(staged_writes.get_state(queue.keys, batch_id))
-        found = queue.client.run_flow(staged_writes.resume(queue.keys, batch_id))
+        write = queue.client.run_flow(staged_writes.resume(queue.keys, batch_id))
         if before.state == "publishing":
-            self.log.info("Carried on the interrupted ship %s: %s jobs", batch_id, found.total)
+            self.log.info(
+                "Completed the interrupted write of batch %s: %s jobs", batch_id, write.total
+            )
             return True
-        if found.state == "done" and self.on_existing == "fail":
-            raise BatchConflict(f"the ship {batch_id!r} is complete with {found.total} jobs")
-        if found.state == "done" and self.on_existing == "skip":
-            self.log.info("The ship %s is complete: %s jobs", batch_id, found.total)
+        if write.state == "done" and self.on_existing == "fail":
+            raise BatchConflict(
+                f"batch {batch_id!r} already exists with {write.total} jobs; use another batch_id, "
+                "or on_existing='skip' or 'overwrite'"
+            )
+        if write.state == "done" and self.on_existing == "skip":
+            self.log.info("Batch %s already exists with %s jobs", batch_id, write.total)
             return True
         return False
 
@@ -185,7 +221,7 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
         if self.application:
             self.submit_user_application(context)
         ti = context["ti"]
-        wishes = {
+        options = {
             "source": f"airflow:{ti.dag_id}/{ti.run_id}/{ti.task_id}",
             **(self.write_options or {}),
             "queueName": queue.name,
@@ -193,25 +229,25 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
             "onExisting": self.on_existing,
         }
         if hook.settings.dialect:
-            wishes["dialect"] = hook.settings.dialect
-        self.submit_spec(context, target, {"source": source, "options": wishes})
+            options["dialect"] = hook.settings.dialect
+        self.submit_spec(context, target, {"source": source, "options": options})
 
     def _batch_handle(self, queue: Queue, batch_id: str) -> dict[str, Any]:
         try:
-            seen = queue.batch_progress(batch_id)
+            progress = queue.batch_progress(batch_id)
         except BatchNotFound:
             raise InvalidArgument(
-                f"the application has written nothing under the ship id {batch_id!r}; leave out the "
-                "option batchId there, or give the same one here"
+                f"the application has not written batch {batch_id!r}; remove its option batchId, "
+                "or set the same batch_id here"
             ) from None
-        awaited = seen.parts > 0 or seen.total == 0
+        can_wait = progress.parts > 0 or progress.total == 0
         return {
             "queue_name": queue.name,
-            "batch_id": batch_id if awaited else None,
+            "batch_id": batch_id if can_wait else None,
             "written_batch_id": batch_id,
-            "total": seen.total,
-            "done": seen.done,
-            "dead": seen.dead,
+            "total": progress.total,
+            "done": progress.done,
+            "dead": progress.dead,
         }
 
     def _defer(self, queue_name: str, batch_id: str, since: str) -> None:
@@ -229,7 +265,7 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
                 chasqui_conn_id=self.chasqui_conn_id,
             ),
             method_name="execute_complete",
-            timeout=_parsing.parse_duration(self.wait_timeout, "wait_timeout"),
+            timeout=parse_optional_duration(self.wait_timeout, "wait_timeout"),
         )
 
     def _wait(self, hook: ChasquiHook, queue_name: str, batch_id: str, since: str) -> Any:
@@ -239,7 +275,7 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
         wait = _waiting.wait_batch(
             source, batch_id, since, self._failure_limit, self.log.info, self.progress_interval
         )
-        timeout = _parsing.parse_duration(self.wait_timeout, "wait_timeout")
+        timeout = parse_optional_duration(self.wait_timeout, "wait_timeout")
         return _waiting.wait_in_process(
             wait, timeout, f"batch {batch_id} on the queue {queue_name!r}"
         )

@@ -1,7 +1,7 @@
 """The Spark data source "chasqui": `df.write.format("chasqui")`, `spark.read.format("chasqui")`.
 
-This package, core, store, queue.py and lua/ travel to the executors in one zip. What they need
-beside it is asked for here, where the answer can still be a sentence.
+This package, core, redis_client, queue.py, clock.py and lua/ are sent to the executors in one zip.
+Their dependencies are checked at import, so that a missing one is reported with instructions.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ REQUIRED_MODULES = ("croniter", "msgpack", "numpy", "pyarrow", "redis")
 
 
 def missing_modules() -> list[str]:
-    """Return what is not installed here but must be."""
+    """Return the required modules that are not installed in this Python."""
     return [name for name in REQUIRED_MODULES if find_spec(name) is None]
 
 
 if _missing := missing_modules():
     raise MissingDependency(
-        f"the Chasqui data source needs {', '.join(_missing)} in the Python of the Spark driver and "
-        f"of every executor; install it there: pip install {' '.join(_missing)}"
+        f"the Chasqui data source needs {', '.join(_missing)} in the Python of the Spark driver "
+        f"and of every executor; install it there: pip install {' '.join(_missing)}"
     )

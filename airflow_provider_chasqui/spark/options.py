@@ -1,153 +1,120 @@
-"""Options of the data source, read once on the driver; whatever cannot be is refused there."""
+"""Options of the data source. They are parsed and checked once, on the driver."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from airflow_provider_chasqui.core.batch import BATCH_TTL_MS, check_batch_id
 from airflow_provider_chasqui.core.codec import encode_job_name
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.durations import to_ms
+from airflow_provider_chasqui.core.durations import parse_duration, parse_timestamp, to_ms
 from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.job_encoder import to_epoch_ms
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
+from airflow_provider_chasqui.core.retry import RetryPolicy, parse_retry_policy
+from airflow_provider_chasqui.core.validation import parse_int, require_choice
 
 VIEWS = ("jobs", "dlq", "delayed", "events", "results")
 STREAM_VIEWS = ("jobs", "dlq", "events")
 
+_DAY_MS = 24 * 3600 * 1000
+_STREAM_TTL_MS = 7 * _DAY_MS
 _COMMON_OPTIONS = {"queueName", "url", "dialect"}
 _WRITE_OPTIONS = _COMMON_OPTIONS | {
-    "action", "maxReplays", "decimals", "dedupKey", "delay", "delivery", "jobId", "ttl",
-    "maxDelay", "maxPayloadBytes", "jobName", "jobNameColumn", "onExisting", "payload", "retry",
-    "runAt", "batchId", "source", "stagingTtl", "timestamps", "value",
-}  # fmt: skip
+    "action",
+    "batchId",
+    "decimals",
+    "dedupKey",
+    "delay",
+    "delivery",
+    "jobId",
+    "jobName",
+    "jobNameColumn",
+    "maxDelay",
+    "maxPayloadBytes",
+    "maxReplays",
+    "onExisting",
+    "payload",
+    "retry",
+    "runAt",
+    "source",
+    "stagingTtl",
+    "timestamps",
+    "ttl",
+    "value",
+}
 _READ_OPTIONS = _COMMON_OPTIONS | {
-    "batchId", "maxRowsPerTrigger", "partitions", "payloadSchema", "since", "startingId", "until",
+    "batchId",
+    "maxRowsPerTrigger",
+    "partitions",
+    "payloadSchema",
+    "since",
+    "startingId",
+    "until",
     "view",
-}  # fmt: skip
-# Spark itself puts these among the options of a source or sink.
+}
+# Spark itself adds these to the options of a source or sink.
 _SPARK_OPTIONS = {"checkpointlocation", "path", "paths", "queryname"}
 _SECRET_PATTERN = re.compile(r"pass|secret|auth|token|credential", re.IGNORECASE)
-_DURATION_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\Z")
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_STREAM_TTL_MS = 7 * 24 * 3600 * 1000
-
-
-def parse_duration_ms(text: Any, option: str) -> int:
-    """Return a span such as `500ms`, `10s`, `5m`, `2h` or `1d` in ms."""
-    if isinstance(text, timedelta):
-        return to_ms(text) or 0
-    match = _DURATION_PATTERN.match(str(text).strip())
-    if not match:
-        raise InvalidArgument(
-            f"{option} is a number with a unit, ms, s, m, h or d (as in 10s); not {text!r}"
-        )
-    return int(float(match[1]) * _UNITS_MS[match[2]])
 
 
 def with_defaults(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with the queue and the ship that the operator has named to the driver.
+    """Return the options with the queue and the batch id that the operator passed to the driver.
 
-    An application that writes twice must name its ships itself: the second write under the ship of
-    the operator is refused, not passed over.
+    An application that writes twice must set `batchId` itself. A second write with the operator's
+    batch id fails instead of being skipped, because its rows would be lost.
+
+    :param options: the options of the write.
+    :param environment: the environment of the driver.
     """
     given = {key.lower() for key in options}
-    found = dict(options)
+    completed = dict(options)
     if "queuename" not in given and environment.get("CHASQUI_QUEUE"):
-        found["queueName"] = environment["CHASQUI_QUEUE"]
+        completed["queueName"] = environment["CHASQUI_QUEUE"]
     if "batchid" not in given and environment.get("CHASQUI_BATCH_ID"):
-        found["batchId"] = environment["CHASQUI_BATCH_ID"]
+        completed["batchId"] = environment["CHASQUI_BATCH_ID"]
         if "onexisting" not in given:
-            found["onExisting"] = "fail"
-    return found
+            completed["onExisting"] = "fail"
+    return completed
 
 
 def validate(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Return the options under their proper names; refuse secrets and what nobody knows."""
+    """Return the options under their documented spelling.
+
+    :param options: the options as Spark passes them; names are not case-sensitive.
+    :param known: the names of the allowed options.
+    :raises InvalidArgument: if an option is unknown or has a name like `password`, if `queueName`
+        is missing, or if `dialect` is invalid.
+    """
     names = {name.lower(): name for name in known}
-    found: dict[str, str] = {}
+    validated: dict[str, str] = {}
     for key, value in options.items():
         if _SECRET_PATTERN.search(key):
             raise InvalidArgument(
-                f"the option {key!r} is refused: options end up in plans and logs. Give the login "
-                "in the environment variable CHASQUI_CONNECTION, in a file named "
-                "chasqui-connection.json sent with --files, or to register(spark, connection)"
+                f"the option {key!r} is not allowed because Spark writes options into plans and "
+                "logs. Put the credentials into the environment variable CHASQUI_CONNECTION, into "
+                "a file named chasqui-connection.json sent with --files, or pass them to "
+                "register(spark, connection)"
             )
         if key.lower() in names:
-            found[names[key.lower()]] = value
+            validated[names[key.lower()]] = value
         elif key.lower() not in _SPARK_OPTIONS:
             raise InvalidArgument(
-                f"the option {key!r} is not known; known are {', '.join(sorted(known))}"
+                f"unknown option {key!r}; the options are {', '.join(sorted(names.values()))}"
             )
-    if not found.get("queueName"):
-        raise InvalidArgument('say which queue: .option("queueName", "emails")')
-    Keys(found["queueName"])
-    if found.get("dialect") not in (None, "native", "portable"):
-        raise InvalidArgument("dialect is 'native' or 'portable'")
-    return found
-
-
-def _parse_choice(options: Mapping[str, str], key: str, *choices: str) -> str:
-    value = options.get(key, choices[0])
-    if value not in choices:
-        raise InvalidArgument(f"{key} is one of {', '.join(choices)}; not {value!r}")
-    return value
-
-
-def _parse_int(options: Mapping[str, str], key: str, default: int, minimum: int = 1) -> int:
-    text = options.get(key)
-    if text is None:
-        return default
-    if not text.strip().isdecimal() or int(text) < minimum:
-        raise InvalidArgument(f"{key} is a whole number of at least {minimum}, not {text!r}")
-    return int(text)
-
-
-def parse_retry(text: str) -> RetryPolicy:
-    """Return a retry policy: a number of attempts, or JSON with max_attempts and backoff."""
-    if text.strip().isdecimal():
-        return RetryPolicy(int(text))
-    try:
-        spec = json.loads(text)
-        backoff = spec.pop("backoff", None)
-        policy = RetryPolicy(
-            spec.pop("max_attempts", None), None if not backoff else _parse_backoff(backoff)
-        )
-    except (ValueError, TypeError, AttributeError, KeyError) as cause:
-        raise InvalidArgument(
-            'retry is a number of attempts, or JSON such as {"max_attempts": 5, "backoff": '
-            f'{{"kind": "exponential", "delay": "1s", "max_delay": "5m"}}}}; not {text!r}'
-        ) from cause
-    if spec:
-        raise InvalidArgument(f"retry does not know {', '.join(spec)}")
-    return policy
-
-
-def _parse_backoff(spec: dict[str, Any]) -> Backoff:
-    kind = spec["kind"]
-    if kind not in ("fixed", "exponential"):
-        raise InvalidArgument(f"a backoff is 'fixed' or 'exponential', not {kind!r}")
-    spans = {
-        f"{key}_ms": parse_duration_ms(spec[key], f"backoff {key}")
-        if spec.get(key) is not None
-        else None
-        for key in ("max_delay", "jitter")
-    }
-    multiplier = spec.get("multiplier")
-    return Backoff(
-        kind, parse_duration_ms(spec["delay"], "backoff delay"), multiplier=multiplier, **spans
-    )
+    if not validated.get("queueName"):
+        raise InvalidArgument('queueName is required, as in .option("queueName", "emails")')
+    Keys(validated["queueName"])
+    if "dialect" in validated:
+        require_choice("dialect", validated["dialect"], ("native", "portable"))
+    return validated
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was asked to do. Columns are named here, not yet looked for."""
+    """Options of a write. Columns are names here; the row encoder checks that they exist."""
 
     queue_name: str
     batch_id: str | None
@@ -175,60 +142,73 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, raw_options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
+        """Return the options of a write.
+
+        :param raw_options: the options as Spark passes them.
+        :param streaming: whether a streaming query writes; its batches have a shorter TTL.
+        :raises InvalidArgument: if an option is unknown or invalid, or if two options conflict.
+        """
         options = validate(raw_options, _WRITE_OPTIONS)
-        for one, other in (("jobName", "jobNameColumn"), ("delay", "runAt"), ("payload", "value")):
-            if one in options and other in options:
-                raise InvalidArgument(f"give {one} or {other}, not both")
-        delivery = _parse_choice(options, "delivery", "exactly_once", "dedup", "at_least_once")
-        job_id, key = options.get("jobId"), options.get("dedupKey", options.get("jobId"))
-        if delivery == "dedup" and not key:
-            raise InvalidArgument("delivery=dedup needs dedupKey, the column that tells rows apart")
-        if delivery == "dedup" and options.get("onExisting", "skip") == "overwrite":
+        for first, second in (
+            ("jobName", "jobNameColumn"),
+            ("delay", "runAt"),
+            ("payload", "value"),
+        ):
+            if first in options and second in options:
+                raise InvalidArgument(f"{first} and {second} exclude each other; remove one")
+        delivery = _choice(options, "delivery", "exactly_once", "dedup", "at_least_once")
+        on_existing = _choice(options, "onExisting", "skip", "fail", "overwrite")
+        job_id = options.get("jobId")
+        dedup_key = options.get("dedupKey", job_id)
+        if delivery == "dedup" and not dedup_key:
             raise InvalidArgument(
-                "delivery=dedup cannot overwrite: what it has sent is what it remembers"
+                "delivery=dedup requires dedupKey, the column that identifies a row"
+            )
+        if delivery == "dedup" and on_existing == "overwrite":
+            raise InvalidArgument(
+                "delivery=dedup does not support onExisting=overwrite; use delivery=exactly_once"
             )
         if delivery != "dedup" and "dedupKey" in options:
-            raise InvalidArgument("dedupKey is for delivery=dedup; exactly_once needs none")
+            raise InvalidArgument(f"dedupKey requires delivery=dedup; delivery is {delivery}")
         config = QueueConfig()
-        columns = [each.strip() for each in options.get("payload", "").split(",") if each.strip()]
-        limit_ms = _duration_ms(options, "maxDelay", to_ms(config.max_delay) or 0)
+        columns = (column.strip() for column in options.get("payload", "").split(","))
+        max_delay_ms = _duration_ms(options, "maxDelay", to_ms(config.max_delay))
         delay_ms = _duration_ms(options, "delay", 0)
-        if delay_ms > limit_ms:
-            raise InvalidArgument("the delay is over maxDelay; raise maxDelay if that is wanted")
+        if delay_ms > max_delay_ms:
+            raise InvalidArgument(
+                f"delay is {delay_ms} ms and maxDelay is {max_delay_ms} ms; raise maxDelay if the "
+                "delay is intended"
+            )
         return cls(
             queue_name=options["queueName"],
             batch_id=check_batch_id(options["batchId"]) if "batchId" in options else None,
             delivery=delivery,
-            on_existing=_parse_choice(options, "onExisting", "skip", "fail", "overwrite"),
-            action=_parse_choice(options, "action", "add", "replay"),
-            max_replays=_parse_int(options, "maxReplays", 0),
+            on_existing=on_existing,
+            action=_choice(options, "action", "add", "replay"),
+            max_replays=_integer(options, "maxReplays", 0),
             job_name=encode_job_name(options.get("jobName", "")),
             job_name_column=options.get("jobNameColumn"),
             job_id_column=job_id,
-            dedup_key_column=key if delivery == "dedup" else None,
-            payload_columns=tuple(columns) or None,
+            dedup_key_column=dedup_key if delivery == "dedup" else None,
+            payload_columns=tuple(column for column in columns if column) or None,
             value_column=options.get("value"),
             run_at_column=options.get("runAt"),
             delay_ms=delay_ms,
-            retry=parse_retry(options["retry"]) if "retry" in options else None,
+            retry=parse_retry_policy(options.get("retry")),
             source=options.get("source", "spark"),
             ttl_ms=_duration_ms(options, "ttl", _STREAM_TTL_MS if streaming else BATCH_TTL_MS),
-            staging_ttl_ms=_duration_ms(options, "stagingTtl", _UNITS_MS["d"]),
-            max_delay_ms=limit_ms,
-            max_payload_bytes=_parse_int(options, "maxPayloadBytes", config.max_payload_bytes),
-            timestamp_format=_parse_choice(options, "timestamps", "iso", "ms"),
-            decimal_format=_parse_choice(options, "decimals", "string", "float"),
+            staging_ttl_ms=_duration_ms(options, "stagingTtl", _DAY_MS),
+            max_delay_ms=max_delay_ms,
+            max_payload_bytes=_integer(options, "maxPayloadBytes", config.max_payload_bytes),
+            timestamp_format=_choice(options, "timestamps", "iso", "ms"),
+            decimal_format=_choice(options, "decimals", "string", "float"),
             dialect=options.get("dialect"),
         )
 
 
-def _duration_ms(options: Mapping[str, str], key: str, default_ms: int) -> int:
-    return parse_duration_ms(options[key], key) if key in options else default_ms
-
-
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for. `since` is inside the range, `until` is not."""
+    """Options of a read. `since_ms` is inclusive and `until_ms` is exclusive."""
 
     queue_name: str
     view: str
@@ -243,44 +223,61 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, raw_options: Mapping[str, str]) -> ReadOptions:
+        """Return the options of a read.
+
+        :param raw_options: the options as Spark passes them.
+        :raises InvalidArgument: if an option is unknown, invalid, or not supported by the view.
+        """
         options = validate(raw_options, _READ_OPTIONS)
-        view = _parse_choice(options, "view", *VIEWS)
-        since, until = (
-            parse_timestamp_ms(options[key], key) if key in options else None
-            for key in ("since", "until")
-        )
-        if view == "results" and (since is not None or until is not None):
-            raise InvalidArgument("results have no time; choose them with batchId")
+        view = _choice(options, "view", *VIEWS)
+        since_ms, until_ms = (_timestamp_ms(options, key) for key in ("since", "until"))
+        if view == "results" and (since_ms is not None or until_ms is not None):
+            raise InvalidArgument(
+                "view=results does not support since and until, because results have no "
+                "timestamp; select them with batchId"
+            )
         if view != "results" and "batchId" in options:
             raise InvalidArgument(
-                "batchId chooses results; for the rest filter: .where(\"batch_id = '...'\")"
+                f"batchId requires view=results; filter the view {view} with "
+                ".where(\"batch_id = '...'\")"
             )
-        if "payloadSchema" in options and view == "events":
-            raise InvalidArgument("events carry no payload, so payloadSchema means nothing here")
+        if view == "events" and "payloadSchema" in options:
+            raise InvalidArgument(
+                "view=events does not support payloadSchema, because events have no payload"
+            )
+        has_row_limit = "maxRowsPerTrigger" in options
         return cls(
             queue_name=options["queueName"],
             view=view,
-            since_ms=since,
-            until_ms=until,
-            partitions=_parse_int(options, "partitions", 4),
+            since_ms=since_ms,
+            until_ms=until_ms,
+            partitions=_integer(options, "partitions", 4),
             payload_schema=options.get("payloadSchema"),
             batch_id=check_batch_id(options["batchId"]) if "batchId" in options else None,
             starting_id=options.get("startingId"),
-            max_rows_per_trigger=_parse_int(options, "maxRowsPerTrigger", 1)
-            if "maxRowsPerTrigger" in options
+            max_rows_per_trigger=_integer(options, "maxRowsPerTrigger", 1)
+            if has_row_limit
             else None,
             dialect=options.get("dialect"),
         )
 
 
-def parse_timestamp_ms(text: str, option: str) -> int:
-    """Return a point in time given as ISO 8601 (UTC where no zone is named) or in ms."""
-    if text.strip().isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError as cause:
-        raise InvalidArgument(
-            f"{option} is a point in time, ISO 8601 or ms since 1970; not {text!r}"
-        ) from cause
-    return to_epoch_ms(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+def _choice(options: Mapping[str, str], key: str, *choices: str) -> str:
+    """Return the value of an option; the first choice is the default."""
+    return require_choice(key, options.get(key, choices[0]), choices)
+
+
+def _integer(options: Mapping[str, str], key: str, default: int) -> int:
+    return parse_int(key, options[key], minimum=1) if key in options else default
+
+
+def _duration_ms(options: Mapping[str, str], key: str, default_ms: int) -> int:
+    return to_ms(parse_duration(options[key], key)) if key in options else default_ms
+
+
+def _timestamp_ms(options: Mapping[str, str], key: str) -> int | None:
+    """Return a timestamp given as ISO 8601 text or as milliseconds since the epoch."""
+    text = options.get(key)
+    if text is None:
+        return None
+    return int(text) if text.strip().isdecimal() else to_epoch_ms(parse_timestamp(text, key))

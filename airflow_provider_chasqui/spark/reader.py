@@ -1,4 +1,4 @@
-"""`spark.read.format("chasqui")`: a queue as a table. Reading takes nothing from the workers."""
+"""Batch reads, `spark.read.format("chasqui")`: a queue as a table, read without consuming."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from airflow_provider_chasqui.core.batch import batch_job_id, iter_set_bits
 from airflow_provider_chasqui.core.command import as_int, as_raw, redis_command
 from airflow_provider_chasqui.core.commands import batches, delayed
 from airflow_provider_chasqui.core.errors import BatchNotFound
+from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 from airflow_provider_chasqui.spark import stream_partitioning
@@ -22,35 +23,35 @@ from airflow_provider_chasqui.spark.views import RecordBatchBuilder, validate_re
 
 
 class EntryRange(InputPartition):
-    """Entries of a stream, in the words of XRANGE."""
+    """A range of stream entries, as bounds of XRANGE."""
 
     def __init__(self, start: str, end: str):
         self.start, self.end = start, end
 
 
 class DueTimeRange(InputPartition):
-    """Delayed jobs by due time, in the words of ZRANGE BYSCORE."""
+    """A range of delayed jobs by due time, as bounds of ZRANGE BYSCORE."""
 
     def __init__(self, low: str, high: str):
         self.low, self.high = low, high
 
 
 class BatchBitRange(InputPartition):
-    """Jobs of one part of a batch, by the bytes of its done bits."""
+    """Jobs of one part of a batch, as a byte range of its done bits."""
 
     def __init__(self, part: int, first_byte: int, last_byte: int):
         self.part, self.first_byte, self.last_byte = part, first_byte, last_byte
 
 
 class AllResults(InputPartition):
-    """Every result of the queue that is kept."""
+    """All stored results of the queue."""
 
     def __init__(self) -> None:
         pass
 
 
 class ViewReader(DataSourceReader):
-    """Reads one view. What comes after the planning is not read."""
+    """Reader of one view. Entries added after the query was planned are not read."""
 
     def __init__(self, target: RedisTarget, options: ReadOptions, schema: StructType):
         self._target = target
@@ -58,6 +59,7 @@ class ViewReader(DataSourceReader):
         self._schema = validate_read_schema(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Return the partitions of the view (called on the driver)."""
         with self._open_queue() as queue:
             match self._options.view:
                 case "delayed":
@@ -69,7 +71,8 @@ class ViewReader(DataSourceReader):
             return self._entry_ranges(queue)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        table = RecordBatchBuilder(self._options, self._schema)
+        """Yield the record batches of one partition (called on an executor)."""
+        builder = RecordBatchBuilder(self._options, self._schema)
         with self._open_queue() as queue:
             match partition:
                 case EntryRange():
@@ -82,9 +85,9 @@ class ViewReader(DataSourceReader):
                 case AllResults():
                     pages = _scan_results(queue)
                 case _:
-                    return  # Spark asks even where there are no ranges
+                    return  # Spark also calls this if there are no partitions
             for page in pages:
-                yield table.build(page)
+                yield builder.build(page)
 
     def _open_queue(self) -> Queue:
         return open_queue(self._target, self._options.queue_name, self._options.dialect)
@@ -92,18 +95,16 @@ class ViewReader(DataSourceReader):
     def _entry_ranges(self, queue: Queue) -> Sequence[InputPartition]:
         options = self._options
         key = stream_key(queue, options.view)
-        end = stream_partitioning.parse_stream_id(
-            queue.client.execute(stream_partitioning.last_id(key))
-        )
+        end = queue.client.execute(stream_partitioning.last_id(key))
         if options.until_ms is not None:
-            end = min(end, (options.until_ms - 1, 2**64 - 1))
-        start = (options.since_ms or 0, 0)
+            end = min(end, StreamId(options.until_ms).previous())
+        start = StreamId(options.since_ms or 0)
         if start > end:
             return []
-        found = queue.client.run_flow(
+        ranges = queue.client.run_flow(
             stream_partitioning.split_range(key, start, end, options.partitions)
         )
-        return [EntryRange(first, last) for first, last in found]
+        return [EntryRange(first, last) for first, last in ranges]
 
     def _due_time_ranges(self, queue: Queue) -> Sequence[InputPartition]:
         options, key = self._options, queue.keys.delayed
@@ -119,7 +120,8 @@ class ViewReader(DataSourceReader):
         probes = [
             redis_command("ZRANGE", key, rank, rank, "WITHSCORES", parse=as_raw) for rank in ranks
         ]
-        scores = sorted({float(each[1]) for each in queue.client.pipeline(probes) if each} - {0.0})
+        members = queue.client.pipeline(probes)
+        scores = sorted({float(member[1]) for member in members if member} - {0.0})
         edges = [f"{score:.0f}" for score in scores if size]
         lows, highs = [low, *edges], [*(f"({edge}" for edge in edges), high]
         return [DueTimeRange(*pair) for pair in zip(lows, highs, strict=True)]
@@ -129,7 +131,7 @@ class ViewReader(DataSourceReader):
         progress = queue.client.run_flow(batches.progress(queue.keys, batch))
         if progress is None:
             raise BatchNotFound(
-                f"there is no batch {batch!r}, or it has expired", queue_name=queue.name
+                f"batch {batch!r} does not exist or has expired", queue_name=queue.name
             )
         sizes: list[int] = []
         if progress.parts:
@@ -159,11 +161,13 @@ class ViewReader(DataSourceReader):
 
 
 def stream_key(queue: Queue, view: str) -> str:
+    """Return the key of the stream that a view reads."""
     keys = {"jobs": queue.keys.stream, "dlq": queue.keys.dlq, "events": queue.keys.events}
     return keys[view]
 
 
 def entry_pages(queue: Queue, key: str, start: str, end: str) -> Iterator[list[Any]]:
+    """Yield the entries between two XRANGE bounds in pages."""
     while entries := queue.client.execute(stream_partitioning.read_page(key, start, end)):
         yield entries
         start = f"({entries[-1][0].decode()}"
@@ -189,16 +193,16 @@ def _scan_results(queue: Queue) -> Iterator[list[Any]]:
         cursor, names = queue.client.execute(
             redis_command("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE_SIZE, parse=as_raw)
         )
-        # A scan may show a key twice.
-        fresh = [name.decode()[len(prefix) :] for name in names if name not in seen]
+        # SCAN may return a key twice.
+        new_ids = [name.decode()[len(prefix) :] for name in names if name not in seen]
         seen.update(names)
-        if fresh:
-            yield _existing_results(queue, fresh)
+        if new_ids:
+            yield _existing_results(queue, new_ids)
         if cursor == b"0":
             return
 
 
 def _existing_results(queue: Queue, ids: list[str]) -> list[Any]:
-    gets = [redis_command("GET", queue.keys.result(each), parse=as_raw) for each in ids]
+    gets = [redis_command("GET", queue.keys.result(job_id), parse=as_raw) for job_id in ids]
     bodies = queue.client.pipeline(gets)
     return [pair for pair in zip(ids, bodies, strict=True) if pair[1] is not None]

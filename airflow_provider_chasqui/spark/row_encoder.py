@@ -1,9 +1,8 @@
-"""Arrow columns as MessagePack, a column at a time: the bytes that msgpack would write row by row.
+"""Encoding of Arrow record batches as jobs in MessagePack, and as arguments of a RESP command.
 
-Nothing here loops over rows in Python. A value is a header and a body, so a column is a few Arrow
-arrays that are joined element by element; a list is a slice of the joined bytes of its items.
-
-Rows as jobs, ready for the socket: a row becomes one RESP argument, or three.
+The encoder works on whole columns, without a Python loop over rows, and produces the same bytes as
+msgpack. A value is a header and a body, so a column is a few Arrow arrays joined element by
+element. The body of a list is a slice of the joined bytes of its items.
 """
 
 from __future__ import annotations
@@ -28,16 +27,17 @@ _EMPTY = pa.scalar(b"", pa.binary())
 
 
 def concat_elements(*parts: Any) -> Any:
-    """Return binary pieces, arrays and scalars, joined element by element."""
+    """Return binary arrays and scalars joined element by element."""
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _EMPTY)
 
 
 def binary_scalar(value: bytes) -> Any:
+    """Return an Arrow binary scalar."""
     return pa.scalar(value, pa.binary())
 
 
 def binary_array(values: Any, lengths: Any) -> Any:
-    """Return the binary array whose elements of these lengths stand one after another."""
+    """Return a binary array of consecutive elements with these lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return pa.BinaryArray.from_buffers(
@@ -64,11 +64,7 @@ def _bin_header(size: int) -> bytes:
 def _header_8_16_32(size: int, code8: int, code16: int, code32: int) -> bytes:
     if size < 256:
         return bytes((code8, size))
-    return (
-        bytes((code16,)) + size.to_bytes(2, "big")
-        if size < 65536
-        else bytes((code32,)) + size.to_bytes(4, "big")
-    )
+    return _header_16_32(size, code16, code32)
 
 
 def _array_header(size: int) -> bytes:
@@ -76,6 +72,7 @@ def _array_header(size: int) -> bytes:
 
 
 def map_header(size: int) -> bytes:
+    """Return the MessagePack header of a map with this number of entries."""
     return bytes((0x80 | size,)) if size < 16 else _header_16_32(size, 0xDE, 0xDF)
 
 
@@ -91,29 +88,35 @@ def _header_table(make_header: Callable[[int], bytes]) -> Any:
 
 
 def _headers(make_header: Callable[[int], bytes], sizes: Any) -> Any:
-    """Return the header of each size. The common ones come out of a table."""
+    """Return the header of each size; sizes below 65536 come from a table."""
     if len(sizes) and pc.max(sizes).as_py() >= _HEADER_TABLE_SIZE:
         return pa.array([make_header(size) for size in sizes.to_pylist()], pa.binary())
     return _header_table(make_header).take(sizes)
 
 
 def str_headers(sizes: Any) -> Any:
+    """Return the MessagePack headers of texts with these sizes in bytes."""
     return _headers(_str_header, sizes)
 
 
 def bin_headers(sizes: Any) -> Any:
+    """Return the MessagePack headers of binaries with these sizes."""
     return _headers(_bin_header, sizes)
 
 
 class MessagePackEncoder:
-    """Writes columns as MessagePack. Timestamps and decimals have two forms to choose from."""
+    """Encoder of Arrow columns as MessagePack.
+
+    :param timestamps: `iso` for ISO 8601 text, or `ms` for milliseconds since the epoch.
+    :param decimals: `string` or `float`.
+    """
 
     def __init__(self, timestamps: str = "iso", decimals: str = "string"):
         self._timestamps = timestamps
         self._decimals = decimals
 
     def encode_rows(self, names: list[str], columns: list[Any]) -> Any:
-        """Return one map a row, a key for each column."""
+        """Return one map per row, with one key per column."""
         pieces: list[Any] = [binary_scalar(map_header(len(names)))]
         for name, column in zip(names, columns, strict=True):
             raw = name.encode()
@@ -121,7 +124,10 @@ class MessagePackEncoder:
         return concat_elements(*pieces) if columns else pieces[0]
 
     def encode_column(self, column: Any) -> Any:
-        """Return one value a row; a null is nil."""
+        """Return one value per row; null becomes nil.
+
+        :raises InvalidArgument: if the type of the column is not supported.
+        """
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         if pa.types.is_null(column.type):
@@ -161,7 +167,7 @@ class MessagePackEncoder:
                 _array_header, self.encode_column(column.flatten()), _list_lengths(column)
             )
         raise InvalidArgument(
-            f"a column of type {kind} cannot be a payload: cast it to a string or number"
+            f"a payload column cannot have the type {kind}; cast it to a string or a number"
         )
 
     def _encode_decimals(self, column: Any) -> Any:
@@ -170,7 +176,7 @@ class MessagePackEncoder:
         return _encode_strings(column.cast(pa.string()))
 
     def _encode_timestamps(self, column: Any) -> Any:
-        # Without its zone a timestamp is in UTC, and needs no zone database to be written.
+        # Cast to UTC without a time zone, because formatting a zone needs a time zone database.
         zoned = column.type.tz is not None
         plain = column.cast(pa.timestamp("us"))
         if self._timestamps == "ms":
@@ -194,7 +200,7 @@ def _list_lengths(column: Any) -> Any:
 
 
 def _list_bytes(make_header: Callable[[int], bytes], items: Any, sizes: Any) -> Any:
-    """Return each list as its header and the bytes of its items, which stand side by side."""
+    """Return each list as its header and the consecutive bytes of its items."""
     if items is None or not len(items):
         return _headers(make_header, sizes)
     if items.offset:
@@ -222,9 +228,9 @@ def _encode_floats(column: Any) -> Any:
 
 
 def encode_integers(column: Any) -> Any:
-    """Return each whole number in its shortest form."""
+    """Return each integer in its shortest MessagePack form."""
     values = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    # Negative numbers have shorter ranges by half, but the same five widths.
+    # Negative integers have other limits than positive ones, but the same five widths.
     magnitude = np.where(values < 0, -(values + 1), values)
     negative = values < 0
     edges = np.array([2**7, 2**8, 2**16, 2**32], np.int64)
@@ -250,25 +256,25 @@ _CRLF = binary_scalar(b"\r\n")
 
 
 class RowEncoder:
-    """Turns record batches into packed arguments, by the options of a write."""
+    """Encoder of record batches as RESP arguments."""
 
     def __init__(self, options: WriteOptions, column_names: list[str]):
         self._options = options
         self._encoder = MessagePackEncoder(options.timestamp_format, options.decimal_format)
         self._payload_names = _payload_columns(options, column_names)
         empty = encode_envelope("", b"", 0, 0, options.retry)
-        # The envelope is head, id, body, created, attempt and retry; all but two are the same.
+        # The envelope is array header, id, body, creation time, attempt and retry. Only the id and
+        # the body differ between rows.
         self._envelope_prefix, self._encoded_retry = empty[:1], empty[6:]
 
     def check_types(self, schema: Any) -> None:
-        """Raise if a payload column has a type that cannot be written."""
-        for name in (
-            [self._options.value_column] if self._options.value_column else self._payload_names
-        ):
+        """Raise `InvalidArgument` if a payload column has a type that cannot be written."""
+        value_column = self._options.value_column
+        for name in [value_column] if value_column else self._payload_names:
             self._encoder.encode_column(pa.array([], schema.field(name).type))
 
     def split_batch(self, batch: Any) -> Iterator[Any]:
-        """Yield the batch in slices whose bytes fit into one Arrow array, whatever their size."""
+        """Yield the batch in slices whose encoded bytes fit into one Arrow array."""
         if batch.num_rows > 1 and batch.nbytes > _MAX_SLICE_BYTES:
             half = batch.num_rows // 2
             yield from self.split_batch(batch.slice(0, half))
@@ -277,17 +283,23 @@ class RowEncoder:
             yield batch
 
     def encode_jobs(self, batch: Any, id_prefix: str, first_index: int, now_ms: int) -> EncodedRows:
-        """Return one argument a row: a job as it is staged; `prefix` and a number are its id."""
+        """Return one argument per row, a job as it is staged.
+
+        :param batch: the rows.
+        :param id_prefix: the job id without the index, unless the option jobId is set.
+        :param first_index: the index of the first row.
+        :param now_ms: the creation time of the jobs.
+        """
         ids = self._job_ids(batch, id_prefix, first_index)
-        before, behind = self._before_and_after_id(batch, now_ms)
+        before, after = self._before_and_after_id(batch, now_ms)
         return EncodedRows(
-            1, _resp_argument([*before, str_headers(pc.binary_length(ids)), ids, *behind])
+            1, _resp_argument([*before, str_headers(pc.binary_length(ids)), ids, *after])
         )
 
     def encode_dedup_rows(self, batch: Any, now_ms: int) -> EncodedRows:
-        """Return three arguments a row: what tells it apart, the job before and behind its id."""
+        """Return three arguments per row: its dedup key, and the job before and after the id."""
         key = _required_text(batch, self._options.dedup_key_column or "", "dedupKey")
-        before, behind = self._before_and_after_id(batch, now_ms)
+        before, after = self._before_and_after_id(batch, now_ms)
         if self._options.job_id_column:
             ids = self._job_ids(batch, "", 0)
             before = [*before, str_headers(pc.binary_length(ids)), ids]
@@ -295,7 +307,7 @@ class RowEncoder:
             same = binary_scalar(b"".join(piece.as_py() for piece in before))
             before = [pa.repeat(same, batch.num_rows)]
         return EncodedRows(
-            3, concat_elements(*(_resp_argument(part) for part in ([key], before, behind)))
+            3, concat_elements(*(_resp_argument(part) for part in ([key], before, after)))
         )
 
     def _job_ids(self, batch: Any, id_prefix: str, first_index: int) -> Any:
@@ -306,7 +318,10 @@ class RowEncoder:
             return concat_elements(binary_scalar(id_prefix.encode()), numbers.cast(pa.binary()))
         ids = _required_text(batch, self._options.job_id_column, "jobId")
         if pc.any(pc.starts_with(ids.cast(pa.string()), BATCH_PREFIX)).as_py():
-            raise InvalidArgument(f"ids that begin with {BATCH_PREFIX!r} are for batches")
+            raise InvalidArgument(
+                f"a value of the column {self._options.job_id_column!r} (jobId) begins with "
+                f"{BATCH_PREFIX!r}, which is reserved for batches"
+            )
         return ids
 
     def _before_and_after_id(self, batch: Any, now_ms: int) -> tuple[list[Any], list[Any]]:
@@ -315,7 +330,7 @@ class RowEncoder:
         largest = pc.max(sizes).as_py()
         if largest > self._options.max_payload_bytes:
             raise PayloadTooLarge(
-                f"a row has {largest} bytes, the limit is {self._options.max_payload_bytes}; send "
+                f"a payload has {largest} bytes, more than {self._options.max_payload_bytes}; send "
                 "a reference to the data instead, or raise maxPayloadBytes here and on the workers"
             )
         before = [
@@ -324,8 +339,8 @@ class RowEncoder:
             binary_scalar(self._envelope_prefix),
         ]
         created = encode_envelope("", b"", now_ms)[4:-1]
-        behind = [bin_headers(sizes), body, binary_scalar(created + b"\x00" + self._encoded_retry)]
-        return before, behind
+        after = [bin_headers(sizes), body, binary_scalar(created + b"\x00" + self._encoded_retry)]
+        return before, after
 
     def _payloads(self, batch: Any) -> Any:
         if self._options.value_column:
@@ -343,7 +358,7 @@ class RowEncoder:
         sizes = pc.binary_length(raw).to_numpy(zero_copy_only=False).astype("<u4")
         if sizes.max() > MAX_JOB_NAME_BYTES:
             raise InvalidArgument(
-                f"a job name has at most {MAX_JOB_NAME_BYTES} bytes; one has {sizes.max()}"
+                f"a job name has {sizes.max()} bytes, more than {MAX_JOB_NAME_BYTES}"
             )
         return [fixed_width(sizes.view(np.uint8).reshape(-1, 4)), raw]
 
@@ -356,14 +371,15 @@ class RowEncoder:
         due = np.maximum(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), 0)
         if due.max() - now_ms > self._options.max_delay_ms:
             raise InvalidArgument(
-                "a row is due later than maxDelay allows; raise maxDelay if that is wanted"
+                f"a row is due more than maxDelay ({self._options.max_delay_ms} ms) from now; "
+                "raise maxDelay if this is intended"
             )
         digits = due[:, None] // 10 ** np.arange(13, -1, -1) % 10 + ord("0")
         return [fixed_width(digits.astype(np.uint8))]
 
 
 class EncodedRows:
-    """Packed arguments of consecutive rows, cut into calls without copying."""
+    """RESP arguments of consecutive rows, which can be split into calls without copying."""
 
     def __init__(self, arguments_per_row: int, array: Any):
         _, offsets, values = array.buffers()
@@ -376,10 +392,11 @@ class EncodedRows:
 
     @property
     def size_bytes(self) -> int:
+        """The size of all arguments."""
         return int(self._offsets[-1] - self._offsets[0])
 
     def split_calls(self, max_rows: int, max_bytes: int) -> Iterator[tuple[int, EncodedArgs]]:
-        """Yield (rows, arguments) of at most `rows` rows and about `size` bytes a call."""
+        """Yield (number of rows, arguments) per call, at most `max_rows` and about `max_bytes`."""
         start = 0
         while start < len(self):
             end = int(np.searchsorted(self._offsets, self._offsets[start] + max_bytes, "right")) - 1
@@ -390,11 +407,11 @@ class EncodedRows:
 
 
 def _resp_argument(parts: list[Any]) -> Any:
-    """Return pieces that make one argument as that argument in RESP."""
+    """Return one RESP argument per row, made of the joined parts."""
     lengths = 0
-    for piece in parts:
-        scalar = isinstance(piece, pa.Scalar)
-        lengths += len(piece.as_py()) if scalar else pc.binary_length(piece).to_numpy()
+    for part in parts:
+        is_scalar = isinstance(part, pa.Scalar)
+        lengths += len(part.as_py()) if is_scalar else pc.binary_length(part).to_numpy()
     digits = pa.array(np.asarray(lengths)).cast(pa.string()).cast(pa.binary())
     return concat_elements(binary_scalar(b"$"), digits, _CRLF, *parts, _CRLF)
 
@@ -405,28 +422,29 @@ def _required_text(batch: Any, column_name: str, option: str) -> Any:
         column.null_count
         or pc.any(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(column)), 0)).as_py()
     ):
-        raise InvalidArgument(f"the column {column_name!r} ({option}) is null or blank in some row")
+        raise InvalidArgument(
+            f"the column {column_name!r} ({option}) is null or blank in at least one row"
+        )
     return column.cast(pa.binary())
 
 
 def _payload_columns(options: WriteOptions, column_names: list[str]) -> list[str]:
-    """Return the columns that make the payload, or raise naming the one that is not there."""
-    apart = {
-        "jobNameColumn": options.job_name_column, "jobId": options.job_id_column, "runAt": options.run_at_column,
-        "value": options.value_column, "dedupKey": options.dedup_key_column,
-    }  # fmt: skip
-    for option, name in apart.items():
+    """Return the columns of the payload; raise if an option names a column that does not exist."""
+    named = [
+        ("jobNameColumn", options.job_name_column),
+        ("jobId", options.job_id_column),
+        ("runAt", options.run_at_column),
+        ("value", options.value_column),
+        ("dedupKey", options.dedup_key_column),
+        *(("payload", name) for name in options.payload_columns or ()),
+    ]
+    for option, name in named:
         if name and name not in column_names:
             raise InvalidArgument(
-                f"{option} names the column {name!r}; there are {', '.join(column_names)}"
+                f"{option} names the column {name!r}, which does not exist; the columns are "
+                f"{', '.join(column_names)}"
             )
-    wanted = options.payload_columns
-    if wanted is None:
-        taken = {options.job_name_column, options.run_at_column}
-        return [name for name in column_names if name not in taken]
-    for name in wanted:
-        if name not in column_names:
-            raise InvalidArgument(
-                f"payload names the column {name!r}; there are {', '.join(column_names)}"
-            )
-    return list(wanted)
+    if options.payload_columns is not None:
+        return list(options.payload_columns)
+    excluded = {options.job_name_column, options.run_at_column}
+    return [name for name in column_names if name not in excluded]

@@ -1,4 +1,4 @@
-"""The data source itself: what Spark asks first, and how a session learns of it."""
+"""The data source class, and its registration with a Spark session."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
 
 class ChasquiDataSource(DataSource):
-    """Jobs to and from a queue.
+    r"""The Spark data source that writes jobs to a queue and reads its views.
 
         register(spark)
-        df.write.format("chasqui").option("queueName", "emails").option("batchId", "s1") \\
+        df.write.format("chasqui").option("queueName", "emails").option("batchId", "b1") \
             .mode("append").save()
         spark.read.format("chasqui").option("queueName", "emails").option("view", "dlq").load()
+
+    docs/spark.md lists the options.
     """
 
     _default_target: RedisTarget | None = None
@@ -46,24 +48,32 @@ class ChasquiDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "chasqui"
 
     def schema(self) -> str:
+        """Return the columns of the view as DDL."""
         from airflow_provider_chasqui.spark.views import view_columns
 
         return view_columns(ReadOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
         from airflow_provider_chasqui.spark.reader import ViewReader
 
         return ViewReader(self._resolve_target(), ReadOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming query."""
         from airflow_provider_chasqui.spark.stream_reader import ViewStreamReader
 
         return ViewStreamReader(self._resolve_target(), ReadOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query.
+
+        :raises InvalidArgument: if the mode is not append, or an option is invalid.
+        """
         from airflow_provider_chasqui.spark.writer import ChasquiWriter, ReplayWriter
 
         _require_append_mode(overwrite)
@@ -73,18 +83,24 @@ class ChasquiDataSource(DataSource):
         return ChasquiWriter(self._resolve_target(), options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a streaming query.
+
+        :raises InvalidArgument: if the mode is not append, or an option is invalid.
+        """
         from airflow_provider_chasqui.spark.stream_writer import ChasquiStreamWriter
 
         _require_append_mode(overwrite)
         options = WriteOptions.parse(self.options, streaming=True)
         if options.action == "replay":
             raise InvalidArgument(
-                "letters are replayed by a batch write; in a stream use foreachBatch"
+                "a streaming write does not support action=replay; use foreachBatch and a batch "
+                "write"
             )
         return ChasquiStreamWriter(self._resolve_target(), options, schema)
 
     def _resolve_target(self) -> RedisTarget:
-        # Kept, because later steps of a stream run in processes that may lack the environment.
+        # Cached, because later steps of a streaming query run in processes that may lack the
+        # environment variable.
         if self._target is None:
             self._target = connection.resolve(self.options, self._default_target)
         return self._target
@@ -93,20 +109,21 @@ class ChasquiDataSource(DataSource):
 def _require_append_mode(overwrite: bool) -> None:
     if overwrite:
         raise InvalidArgument(
-            'a queue is only appended to: .mode("append"), or outputMode("append")'
+            'a queue only supports the append mode: use .mode("append") or outputMode("append")'
         )
 
 
 def register(spark: SparkSession, server: RedisTarget | str | None = None) -> None:
-    """Make the format "chasqui" known to a session, with the server that it is to use.
+    """Register the format "chasqui" with a Spark session and send its code to the executors.
 
-    Without a server it is looked for where it is used: option url, CHASQUI_CONNECTION, --files.
-    Our code is sent to the executors, unless it came in a zip itself.
+    :param spark: the session.
+    :param server: the server or its URL. By default each read or write finds it in the option
+        url, in CHASQUI_CONNECTION and in a file sent with --files.
     """
     _send_code(spark)
     source: Any = ChasquiDataSource
     if server is not None:
-        # Made here, the class travels by value: the login is in no option and no conf.
+        # A class created here is pickled by value, so the credentials are in no option or conf.
         source = type(
             "ChasquiDataSource",
             (ChasquiDataSource,),
@@ -129,7 +146,7 @@ def _send_code(spark: SparkSession) -> None:
         return
     try:
         context = spark.sparkContext
-    except Exception:  # Spark Connect has no context, and another way
+    except Exception:  # Spark Connect has no context
         spark.addArtifacts(_code_zip(), pyfile=True)
         return
     if not str(context.master).startswith("local"):

@@ -1,64 +1,80 @@
-"""How a stream is cut into ranges of about equal size, without counting what is in it."""
+"""Partitioning of a stream into id ranges of about equal size."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_chasqui.core import command
-from airflow_provider_chasqui.core.command import Command, CommandFlow, as_raw, redis_command
+from airflow_provider_chasqui.core.command import (
+    Command,
+    CommandFlow,
+    as_last_generated_id,
+    as_raw,
+    redis_command,
+)
+from airflow_provider_chasqui.core.stream_id import StreamId
 
 PAGE_SIZE = 1000
 _MAX_PROBES = 64
 _BISECTION_ROUNDS = 3
 
-StreamId = tuple[int, int]
-
-
-def parse_stream_id(text: str) -> StreamId:
-    ms, _, number = text.partition("-")
-    return int(ms), int(number or 0)
-
 
 def read_page(key: str, start: str, end: str, count: int = PAGE_SIZE) -> Command[list[Any]]:
+    """Return the command that reads at most `count` entries between two XRANGE bounds."""
     return redis_command("XRANGE", key, start, end, "COUNT", count, parse=as_raw)
 
 
-def last_id(key: str) -> Command[str]:
-    """The id that the stream has reached; "0-0" if there is none."""
+def last_id(key: str) -> Command[StreamId]:
+    """Return the command for the last generated id of a stream; 0-0 if it does not exist."""
     return redis_command(
-        "XINFO", "STREAM", key, parse=command.as_last_generated_id, default_if_missing=lambda: "0-0"
+        "XINFO",
+        "STREAM",
+        key,
+        parse=lambda reply: StreamId.parse(as_last_generated_id(reply)),
+        default_if_missing=lambda: StreamId(0),
     )
 
 
 def split_range(
     key: str, start: StreamId, end: StreamId, partitions: int
 ) -> CommandFlow[list[tuple[str, str]]]:
-    """Return up to `parts` ranges (XRANGE start, end) that cover everything from start to end.
+    """Return at most `partitions` ranges that together cover all entries from start to end.
 
-    Streams do not know ranks, and equal spans of time may be empty or crowded. So it is asked where
-    anything is at all, ever more finely, and the time in which something is gets divided.
+    Redis Streams have no rank index, and entries are not spread evenly over time. The flow probes
+    ever smaller intervals to find those that contain entries, and divides their total duration.
+
+    :param key: the key of the stream.
+    :param start: the first id, inclusive.
+    :param end: the last id, inclusive.
+    :param partitions: the maximum number of ranges.
+    :return: the XRANGE bounds of each range; an empty list if there are no entries.
     """
-    first = yield read_page(key, f"{start[0]}-{start[1]}", f"{end[0]}-{end[1]}", 1)
+    first = yield read_page(key, str(start), str(end), 1)
     if not first:
         return []
-    low, high = parse_stream_id(first[0][0].decode())[0], end[0] + 1
-    spans = [(low, high)]
+    intervals = [(_entry_ms(first), end.ms + 1)]
     for _ in range(_BISECTION_ROUNDS if partitions > 1 else 0):
-        spans = (yield from _nonempty_ranges(key, spans)) or spans
-    edges = _split_points(spans, partitions)
-    starts = [f"{start[0]}-{start[1]}", *(f"{edge}-0" for edge in edges)]
-    ends = [*(f"({edge}-0" for edge in edges), f"{end[0]}-{end[1]}"]
+        intervals = (yield from _nonempty_intervals(key, intervals)) or intervals
+    edges = _split_points(intervals, partitions)
+    starts = [str(start), *(f"{edge}-0" for edge in edges)]
+    ends = [*(f"({edge}-0" for edge in edges), str(end)]
     return list(zip(starts, ends, strict=True))
 
 
-def _nonempty_ranges(key: str, ranges: list[tuple[int, int]]) -> CommandFlow[list[tuple[int, int]]]:
-    each = max(2, _MAX_PROBES // len(ranges))
+def _entry_ms(page: list[Any]) -> int:
+    return StreamId.parse(page[0][0]).ms
+
+
+def _nonempty_intervals(
+    key: str, intervals: list[tuple[int, int]]
+) -> CommandFlow[list[tuple[int, int]]]:
+    """Divide each interval, and return the parts that contain entries, trimmed to them."""
+    cells_per_interval = max(2, _MAX_PROBES // len(intervals))
     cells = []
-    for low, high in ranges:
-        step = max(1, -(-(high - low) // each))
-        cells += [(at, min(at + step, high)) for at in range(low, high, step)]
-    # From both sides, so that the next round looks only where something is.
-    edges = yield [
+    for low, high in intervals:
+        step = max(1, -(-(high - low) // cells_per_interval))
+        cells += [(ms, min(ms + step, high)) for ms in range(low, high, step)]
+    # The first and the last entry of each cell, so that the next round skips its empty edges.
+    pages = yield [
         probe
         for low, high in cells
         for probe in (
@@ -66,23 +82,22 @@ def _nonempty_ranges(key: str, ranges: list[tuple[int, int]]) -> CommandFlow[lis
             redis_command("XREVRANGE", key, f"({high}-0", f"{low}-0", "COUNT", 1, parse=as_raw),
         )
     ]
-    found: list[tuple[int, int]] = []
-    for first, last in zip(edges[::2], edges[1::2], strict=True):
-        if first and last:
-            low, high = (parse_stream_id(each[0][0].decode())[0] for each in (first, last))
-            found.append((low, high + 1))
-    return found
+    return [
+        (_entry_ms(first), _entry_ms(last) + 1)
+        for first, last in zip(pages[::2], pages[1::2], strict=True)
+        if first and last
+    ]
 
 
-def _split_points(ranges: list[tuple[int, int]], partitions: int) -> list[int]:
-    """Return the times that cut spans into parts of equal length."""
-    total = sum(high - low for low, high in ranges)
+def _split_points(intervals: list[tuple[int, int]], partitions: int) -> list[int]:
+    """Return the times that divide the intervals into partitions of equal total duration."""
+    total = sum(high - low for low, high in intervals)
     edges: list[int] = []
     passed, number = 0, 1
-    for low, high in ranges:
+    for low, high in intervals:
         while number < partitions and passed + high - low >= total * number / partitions:
             edge = low + int(total * number / partitions) - passed
-            if edge > (edges[-1] if edges else ranges[0][0]) and edge < ranges[-1][1]:
+            if edge > (edges[-1] if edges else intervals[0][0]) and edge < intervals[-1][1]:
                 edges.append(edge)
             number += 1
         passed += high - low

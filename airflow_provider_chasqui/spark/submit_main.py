@@ -1,6 +1,7 @@
-"""The submitted application: ships a path, a table or a query, or replays letters.
+"""The application that the operators submit: writes a path, a table or a query, or replays.
 
-Its one argument is the order in JSON. It holds no secret: the server is found as in `connection`.
+Its one argument is the specification in JSON. It contains no secret, because `connection` finds
+the server.
 """
 
 from __future__ import annotations
@@ -17,20 +18,27 @@ from airflow_provider_chasqui.spark.source import register
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Carry out the order that the operator wrote."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 1:
-        raise InvalidArgument("this application is submitted by ChasquiSparkSubmitOperator")
-    order: dict[str, Any] = json.loads(given[0])
+    """Write the rows or replay the dead letters that the specification describes.
+
+    :param arguments: the command line; `sys.argv` if None.
+    :raises InvalidArgument: if there is not exactly one argument.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) != 1:
+        raise InvalidArgument(
+            f"expected one argument, got {len(arguments)}; this application is submitted by "
+            "ChasquiSparkSubmitOperator and ChasquiSparkReplayOperator"
+        )
+    spec: dict[str, Any] = json.loads(arguments[0])
     spark = SparkSession.builder.getOrCreate()
     register(spark)
     rows = (
-        _read_dead_letters(spark, order)
-        if "replay" in order
-        else _read_source(spark, order["source"])
+        _read_dead_letters(spark, spec["replay"])
+        if "replay" in spec
+        else _read_source(spark, spec["source"])
     )
     writer = rows.write.format("chasqui").mode("append")
-    for key, value in order["options"].items():
+    for key, value in spec["options"].items():
         writer = writer.option(key, value)
     writer.save()
     spark.stop()
@@ -47,13 +55,13 @@ def _read_source(spark: SparkSession, source: dict[str, Any]) -> DataFrame:
     return reader.load(source["path"])
 
 
-def _read_dead_letters(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
+def _read_dead_letters(spark: SparkSession, replay: dict[str, Any]) -> DataFrame:
     reader = spark.read.format("chasqui").option("view", "dlq")
-    for key, value in spec["replay"]["options"].items():
+    for key, value in replay["options"].items():
         reader = reader.option(key, value)
-    letters = reader.load().where(spec["replay"]["where"])
-    most = spec["replay"].get("limit")
-    return letters.select("entry_id") if most is None else letters.select("entry_id").limit(most)
+    ids = reader.load().where(replay["where"]).select("entry_id")
+    limit = replay.get("limit")
+    return ids if limit is None else ids.limit(limit)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
-"""Spark's types as Arrow's, whichever version of Spark is asked.
+"""Views of a queue as tables: the columns of each view, and Arrow record batches of raw replies.
 
-Payloads poured into a schema: what does not fit is null, as in Spark's from_json.
-
-What a queue looks like as a table: the columns of each view, and rows made of raw replies.
+With the option payloadSchema, payloads are coerced to a Spark schema. Values that do not match
+become null, as in Spark's `from_json`.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
@@ -27,6 +24,8 @@ from airflow_provider_chasqui.core.command import as_event
 from airflow_provider_chasqui.core.commands import consumer_group, dead_letters
 from airflow_provider_chasqui.core.errors import ChasquiError, DecodeError, InvalidArgument
 from airflow_provider_chasqui.core.job import InvalidEntry, Job
+from airflow_provider_chasqui.core.json_values import to_jsonable
+from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.spark.options import ReadOptions
 
 
@@ -42,16 +41,22 @@ Coercer = Callable[[Any], Any]
 
 
 def coercer(data_type: t.DataType) -> Coercer:
-    """Return the function that makes a value of this type out of a payload's, or None."""
+    """Return a function that converts a payload value to a type, or to None if it does not match.
+
+    :param data_type: the Spark type.
+    :raises ValueError: if payloadSchema does not support the type.
+    """
     match data_type:
         case t.StructType():
             fields = [(field.name, coercer(field.dataType)) for field in data_type.fields]
             return lambda v: (
-                {name: fit(v.get(name)) for name, fit in fields} if isinstance(v, dict) else None
+                {name: coerce(v.get(name)) for name, coerce in fields}
+                if isinstance(v, dict)
+                else None
             )
         case t.ArrayType():
             item = coercer(data_type.elementType)
-            return lambda v: [item(each) for each in v] if isinstance(v, list) else None
+            return lambda v: [item(element) for element in v] if isinstance(v, list) else None
         case t.MapType():
             key, value = coercer(data_type.keyType), coercer(data_type.valueType)
             return lambda v: (
@@ -60,10 +65,9 @@ def coercer(data_type: t.DataType) -> Coercer:
                 else None
             )
         case t.ByteType() | t.ShortType() | t.IntegerType() | t.LongType():
-            top = 2 ** (
-                {"byte": 8, "short": 16, "integer": 32, "long": 64}[data_type.typeName()] - 1
-            )
-            return lambda v: v if type(v) is int and -top <= v < top else None
+            bits = {"byte": 8, "short": 16, "integer": 32, "long": 64}[data_type.typeName()]
+            bound = 2 ** (bits - 1)
+            return lambda v: v if type(v) is int and -bound <= v < bound else None
         case t.FloatType() | t.DoubleType():
             return lambda v: float(v) if type(v) in (int, float) else None
         case t.BooleanType():
@@ -78,7 +82,7 @@ def coercer(data_type: t.DataType) -> Coercer:
             return _coerce_date
         case t.StringType():
             return _coerce_text
-    raise ValueError(f"payloadSchema cannot have a column of type {data_type.simpleString()}")
+    raise ValueError(f"payloadSchema does not support the type {data_type.simpleString()}")
 
 
 def _coerce_text(value: Any) -> str | None:
@@ -100,14 +104,14 @@ def _coerce_decimal(value: Any, precision: int, scale: int) -> Decimal | None:
 def _coerce_timestamp(value: Any, with_timezone: bool) -> datetime | None:
     try:
         if type(value) is int:
-            moment = datetime.fromtimestamp(value / 1000, UTC)
+            timestamp = datetime.fromtimestamp(value / 1000, UTC)
         else:
-            moment = datetime.fromisoformat(value)
+            timestamp = datetime.fromisoformat(value)
     except (ValueError, TypeError, OverflowError, OSError):
         return None
     if with_timezone:
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return moment.replace(tzinfo=None)
+        return timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
+    return timestamp.replace(tzinfo=None)
 
 
 def _coerce_date(value: Any) -> date | None:
@@ -120,24 +124,25 @@ def _coerce_date(value: Any) -> date | None:
 _JOB_COLUMNS = "job_id STRING, job_name STRING, attempt INT, created_at TIMESTAMP, batch_id STRING"
 _PAYLOAD_COLUMNS = "payload STRING, payload_raw BINARY"
 _VIEW_COLUMNS = {
-    "jobs": f"queue_name STRING, entry_id STRING, enqueued_at TIMESTAMP, {_JOB_COLUMNS}, {_PAYLOAD_COLUMNS}",
+    "jobs": "queue_name STRING, entry_id STRING, enqueued_at TIMESTAMP, "
+    f"{_JOB_COLUMNS}, {_PAYLOAD_COLUMNS}",
     "dlq": f"queue_name STRING, entry_id STRING, dead_at TIMESTAMP, {_JOB_COLUMNS}, reason STRING, "
     f"detail STRING, error STRING, attempts INT, source_id STRING, {_PAYLOAD_COLUMNS}",
     "delayed": f"queue_name STRING, run_at TIMESTAMP, {_JOB_COLUMNS}, {_PAYLOAD_COLUMNS}",
-    "events": "queue_name STRING, entry_id STRING, emitted_at TIMESTAMP, event STRING, job_id STRING, "
-    "job_name STRING, attempt INT, duration_us BIGINT, backoff_ms BIGINT, delay_ms BIGINT, "
-    "reason STRING, batch_id STRING",
+    "events": "queue_name STRING, entry_id STRING, emitted_at TIMESTAMP, event STRING, "
+    "job_id STRING, job_name STRING, attempt INT, duration_us BIGINT, backoff_ms BIGINT, "
+    "delay_ms BIGINT, reason STRING, batch_id STRING",
     "results": f"queue_name STRING, job_id STRING, batch_id STRING, {_PAYLOAD_COLUMNS}",
 }
 PAYLOAD_STRUCT = "data"
 
 Row = tuple[Any, ...]
-# The columns, the payload's bytes if it can be read, and the bytes to show.
+# The columns, the bytes of the payload if it is readable, and the bytes for `payload_raw`.
 ParsedRow = tuple[Row, bytes | None, bytes | None]
 
 
 def view_columns(options: ReadOptions) -> str:
-    """Return the columns of a view as DDL; a payloadSchema adds `data`, the payload as a struct."""
+    """Return the columns of a view as DDL; payloadSchema adds `data`, the payload as a struct."""
     columns = _VIEW_COLUMNS[options.view]
     if options.payload_schema:
         columns += f", {PAYLOAD_STRUCT} STRUCT<{options.payload_schema}>"
@@ -145,18 +150,23 @@ def view_columns(options: ReadOptions) -> str:
 
 
 def validate_read_schema(options: ReadOptions, schema: StructType) -> StructType:
-    """Return the schema to read with; a view has the columns it has."""
-    known = [each.split()[0] for each in _VIEW_COLUMNS[options.view].split(", ")]
-    wanted = [*known, PAYLOAD_STRUCT] if options.payload_schema else known
-    if schema.names != wanted:
+    """Return the schema if it has exactly the columns of the view.
+
+    :raises InvalidArgument: if it does not.
+    """
+    expected = [column.split()[0] for column in _VIEW_COLUMNS[options.view].split(", ")]
+    if options.payload_schema:
+        expected.append(PAYLOAD_STRUCT)
+    if schema.names != expected:
         raise InvalidArgument(
-            "the columns of a view are fixed: leave out .schema(), use payloadSchema"
+            f"the schema has the columns {', '.join(schema.names)}, but those of the view "
+            f"{options.view} are {', '.join(expected)}; remove .schema() and use payloadSchema"
         )
     return schema
 
 
 class RecordBatchBuilder:
-    """Makes record batches of a view out of raw replies."""
+    """Builder of record batches of a view from raw replies."""
 
     def __init__(self, options: ReadOptions, schema: StructType):
         self._queue_name = options.queue_name
@@ -172,12 +182,13 @@ class RecordBatchBuilder:
         self._coerce = coercer(schema[PAYLOAD_STRUCT].dataType) if options.payload_schema else None
 
     def build(self, replies: Sequence[Any]) -> pa.RecordBatch:
+        """Return one row per reply."""
         rows = []
         for raw in replies:
-            row, body, shown = self._parse_row(raw)
+            row, body, payload_raw = self._parse_row(raw)
             if self._has_payload:
                 value, text = _decode_payload(body)
-                row += (text, shown)
+                row += (text, payload_raw)
                 if self._coerce:
                     row += (self._coerce(value),)
             rows.append((self._queue_name, *row))
@@ -190,19 +201,25 @@ class RecordBatchBuilder:
 
     def _parse_job(self, raw: Any) -> ParsedRow:
         entry = consumer_group.parse_entry(raw, 2**62)
-        at = _to_micros(int(entry.id.partition("-")[0]))
+        enqueued_at = _to_micros(StreamId.parse(entry.id).ms)
         if isinstance(entry, InvalidEntry):
-            return (entry.id, at, *_job_values(None, entry.job_name)), None, entry.raw
-        return (entry.id, at, *_job_values(entry.job)), entry.job.body, entry.job.body
+            return (entry.id, enqueued_at, *_job_values(None, entry.job_name)), None, entry.raw
+        return (entry.id, enqueued_at, *_job_values(entry.job)), entry.job.body, entry.job.body
 
     def _parse_dead_letter(self, raw: Any) -> ParsedRow:
-        each = dead_letters.parse_dead_letter(raw)
+        dead_letter = dead_letters.parse_dead_letter(raw)
         row = (
-            each.id, _to_micros(dead_letters.dead_lettered_at_ms(each)), *_job_values(each.job, each.job_name),
-            each.reason, each.detail, each.error, each.attempts, each.source_id,
-        )  # fmt: skip
-        body = each.job.body if each.job else None
-        return row, body, each.raw if body is None else body
+            dead_letter.id,
+            _to_micros(dead_letters.dead_lettered_at_ms(dead_letter)),
+            *_job_values(dead_letter.job, dead_letter.job_name),
+            dead_letter.reason,
+            dead_letter.detail,
+            dead_letter.error,
+            dead_letter.attempts,
+            dead_letter.source_id,
+        )
+        body = dead_letter.job.body if dead_letter.job else None
+        return row, body, dead_letter.raw if body is None else body
 
     def _parse_delayed(self, raw: Any) -> ParsedRow:
         member, due_ms = raw
@@ -213,12 +230,20 @@ class RecordBatchBuilder:
         return (_to_micros(due_ms), *_job_values(job)), job.body, job.body
 
     def _parse_event(self, raw: Any) -> ParsedRow:
-        each = as_event(raw)
+        event = as_event(raw)
         row = (
-            each.entry_id, _to_micros(each.ts_ms), each.name, each.job_id or None,
-            each.job_name or None, each.attempt, each.duration_us, each.backoff_ms, each.delay_ms,
-            each.reason, _batch_id(each.job_id),
-        )  # fmt: skip
+            event.entry_id,
+            _to_micros(event.ts_ms),
+            event.name,
+            event.job_id or None,
+            event.job_name or None,
+            event.attempt,
+            event.duration_us,
+            event.backoff_ms,
+            event.delay_ms,
+            event.reason,
+            _batch_id(event.job_id),
+        )
         return row, None, None
 
     def _parse_result(self, raw: Any) -> ParsedRow:
@@ -231,8 +256,8 @@ def _to_micros(timestamp_ms: int) -> int:
 
 
 def _batch_id(job_id: str) -> str | None:
-    place = parse_batch_job_id(job_id)
-    return place.batch_id if place else None
+    position = parse_batch_job_id(job_id)
+    return position.batch_id if position else None
 
 
 def _job_values(job: Job | None, job_name: str = "") -> Row:
@@ -242,7 +267,7 @@ def _job_values(job: Job | None, job_name: str = "") -> Row:
 
 
 def _decode_payload(body: bytes | None) -> tuple[Any, str | None]:
-    """Return the payload and its JSON; what cannot be read is null, its bytes are kept raw."""
+    """Return the payload and its JSON text, or None for both if it is unreadable."""
     if body is None:
         return None, None
     try:
@@ -252,25 +277,4 @@ def _decode_payload(body: bytes | None) -> tuple[Any, str | None]:
     try:
         return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):
-        return value, json.dumps(_to_json_value(value), ensure_ascii=False)
-
-
-def _to_json_value(value: Any) -> Any:
-    """Return a value that JSON can hold: bytes as base64, not-a-number as null, keys as text."""
-    match value:
-        case dict():
-            return {
-                key if isinstance(key, str) else json.dumps(_to_json_value(key)): _to_json_value(
-                    item
-                )
-                for key, item in value.items()
-            }
-        case list() | tuple():
-            return [_to_json_value(item) for item in value]
-        case bytes():
-            return base64.b64encode(value).decode()
-        case float() if not math.isfinite(value):
-            return None
-        case None | bool() | int() | float() | str():
-            return value
-    return str(value)
+        return value, json.dumps(to_jsonable(value), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""arq: its pool adds one by one; bulk is as many at once as its documentation shows (gather)."""
+"""Benchmark of arq. Its pool adds single jobs; bulk adds use asyncio.gather."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from arq import Retry, Worker, create_pool, func
 from arq.connections import RedisSettings
 from base import Peer, main
 
-AT_ONCE = 100
-# It sleeps between looks, half a second if not told otherwise.
+CONCURRENT_ADDS = 100
+# Its polling interval; the default is half a second.
 POLL_S = 0.01
 
 
@@ -26,14 +26,16 @@ class Arq(Peer):
         await self.pool.enqueue_job("work", payload)
 
     async def add_bulk(self, payloads: list[Any]) -> None:
-        for i in range(0, len(payloads), AT_ONCE):
-            await asyncio.gather(*map(self.add, payloads[i : i + AT_ONCE]))
+        for i in range(0, len(payloads), CONCURRENT_ADDS):
+            await asyncio.gather(*map(self.add, payloads[i : i + CONCURRENT_ADDS]))
 
     async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
         due = datetime.fromtimestamp(due_ms / 1000, UTC)
-        for i in range(0, len(payloads), AT_ONCE):
-            adds = [self.pool.enqueue_job("work", each, _defer_until=due)
-                    for each in payloads[i : i + AT_ONCE]]  # fmt: skip
+        for i in range(0, len(payloads), CONCURRENT_ADDS):
+            adds = [
+                self.pool.enqueue_job("work", payload, _defer_until=due)
+                for payload in payloads[i : i + CONCURRENT_ADDS]
+            ]
             await asyncio.gather(*adds)
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
@@ -44,12 +46,15 @@ class Arq(Peer):
                 raise Retry from None
 
         worker = Worker(
-            [func(work, name="work", keep_result=0)], redis_pool=self.pool,
-            max_jobs=self.concurrency, handle_signals=False, poll_delay=POLL_S,
-        )  # fmt: skip
+            [func(work, name="work", keep_result=0)],
+            redis_pool=self.pool,
+            max_jobs=self.concurrency,
+            handle_signals=False,
+            poll_delay=POLL_S,
+        )
         self.task = asyncio.ensure_future(worker.async_run())
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         return self.redis.total(("ZCARD", "arq:queue"))
 
 

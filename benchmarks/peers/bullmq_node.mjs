@@ -1,21 +1,21 @@
-// BullMQ on Node, by its fastest documented calls: the same orders and answers as stage.py.
+// Benchmark of BullMQ on Node, with its fastest documented calls. Same requests and output as base.py.
 import { createRequire } from 'node:module';
 import { performance } from 'node:perf_hooks';
 import { readFileSync } from 'node:fs';
 
 const require = createRequire(process.env.BENCH_MODULES + '/');
 const { Queue, Worker } = require('bullmq');
-const order = JSON.parse(process.argv[2]);
-const place = new URL(order.url);
-const connection = { host: place.hostname, port: Number(place.port), maxRetriesPerRequest: null };
+const request = JSON.parse(process.argv[2]);
+const address = new URL(request.url);
+const connection = { host: address.hostname, port: Number(address.port), maxRetriesPerRequest: null };
 const queue = new Queue('bench', { connection });
 const options = { removeOnComplete: true, attempts: 3 };
-const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const now = () => performance.timeOrigin + performance.now();
-const inTime = (what) => {
-  if (Date.now() > (order.due_ms ?? Infinity)) throw new Error(`${what} took too long`);
+const requireInTime = (step) => {
+  if (Date.now() > (request.due_ms ?? Infinity)) throw new Error(`${step} took too long`);
 };
-const say = (what) => console.log(JSON.stringify(what));
+const printJson = (value) => console.log(JSON.stringify(value));
 
 const payload = (n) => ({
   n, customer: n, email: `customer${n}@example.org`, locale: 'de-DE',
@@ -31,77 +31,77 @@ async function addBulk(jobs, extra = {}) {
 }
 
 async function timed(work) {
-  const began = performance.now();
+  const started = performance.now();
   await work();
-  return { seconds: (performance.now() - began) / 1000 };
+  return { seconds: (performance.now() - started) / 1000 };
 }
 
-async function left() {
+async function remaining() {
   const counts = await queue.getJobCounts('wait', 'active', 'delayed');
   return counts.wait + counts.active + counts.delayed;
 }
 
 async function consume(retry) {
-  const calls = order.n * (retry ? 2 : 1);
+  const calls = request.n * (retry ? 2 : 1);
   const failed = new Set();
   let count = 0, first = 0;
-  inTime('starting');
+  requireInTime('starting');
   new Worker('bench', async (job) => {
     if (++count === 1) first = performance.now();
     if (retry && !failed.has(job.data.n)) {
       failed.add(job.data.n);
-      throw new Error('the first time it fails');
+      throw new Error('injected failure of the first attempt');
     }
-  }, { connection, concurrency: order.concurrency ?? 100 });
+  }, { connection, concurrency: request.concurrency ?? 100 });
   while (count < calls) await sleep(2);
-  while (await left()) await sleep(2);
-  const seconds = order.due_ms ? (Date.now() - order.due_ms) / 1000 : (performance.now() - first) / 1000;
+  while (await remaining()) await sleep(2);
+  const seconds = request.due_ms ? (Date.now() - request.due_ms) / 1000 : (performance.now() - first) / 1000;
   const rss = /VmRSS:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'));
   return { seconds, rss_kb: Number(rss[1]) };
 }
 
 async function latency() {
-  const waits = [];
-  const worker = new Worker('bench', async (job) => { waits.push(now() - job.data.at * 1000); },
+  const latencies = [];
+  const worker = new Worker('bench', async (job) => { latencies.push(now() - job.data.at * 1000); },
     { connection, concurrency: 100 });
   await worker.waitUntilReady();
   await sleep(500);
-  say({ ready: true });
-  while (waits.length < order.n) await sleep(2);
-  waits.sort((a, b) => a - b);
-  const at = (part) => waits[Math.min(waits.length - 1, Math.floor(part * waits.length))];
-  return { p50_ms: at(0.5), p99_ms: at(0.99), worst_ms: waits[waits.length - 1] };
+  printJson({ ready: true });
+  while (latencies.length < request.n) await sleep(2);
+  latencies.sort((a, b) => a - b);
+  const at = (part) => latencies[Math.min(latencies.length - 1, Math.floor(part * latencies.length))];
+  return { p50_ms: at(0.5), p99_ms: at(0.99), worst_ms: latencies[latencies.length - 1] };
 }
 
-const orders = {
+const actions = {
   async add() {
-    const jobs = payloads(order.n);
+    const jobs = payloads(request.n);
     for (const job of jobs.slice(0, 20)) await queue.add('work', job, options);
     return timed(async () => { for (const job of jobs) await queue.add('work', job, options); });
   },
-  async bulk() { const jobs = payloads(order.n); return timed(() => addBulk(jobs)); },
+  async bulk() { const jobs = payloads(request.n); return timed(() => addBulk(jobs)); },
   async fill() {
-    const delay = order.due_ms ? { delay: Math.max(0, order.due_ms - Date.now()) } : {};
-    await addBulk(payloads(order.n), delay);
-    inTime('filling');
+    const delay = request.due_ms ? { delay: Math.max(0, request.due_ms - Date.now()) } : {};
+    await addBulk(payloads(request.n), delay);
+    requireInTime('adding');
     return {};
   },
   consume: () => consume(false),
   retry: () => consume(true),
   latency,
   async pace() {
-    const began = performance.now();
-    for (let n = 0; n < order.n; n++) {
-      const wait = began + (n * 1000) / order.rate - performance.now();
+    const started = performance.now();
+    for (let n = 0; n < request.n; n++) {
+      const wait = started + (n * 1000) / request.rate - performance.now();
       if (wait > 0) await sleep(wait);
       await queue.add('work', { ...payload(n), at: now() / 1000 }, options);
     }
-    return { rate: (order.n * 1000) / (performance.now() - began) };
+    return { rate: (request.n * 1000) / (performance.now() - started) };
   },
 };
 
 try {
-  say(await orders[order.do]());
+  printJson(await actions[request.action]());
   process.exit(0);
 } catch (error) {
   console.error(String(error));

@@ -1,4 +1,4 @@
-"""BullMQ's Python package; addBulk for bulk, removeOnComplete so that it keeps no results."""
+"""Benchmark of BullMQ for Python, with addBulk and removeOnComplete (no results are stored)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class BullMQ(Peer):
 
     async def _in_chunks(self, payloads: list[Any], options: dict[str, Any]) -> None:
         for i in range(0, len(payloads), 500):
-            jobs = [{"name": "work", "data": each, "opts": options}
-                    for each in payloads[i : i + 500]]  # fmt: skip
+            jobs = [
+                {"name": "work", "data": payload, "opts": options}
+                for payload in payloads[i : i + 500]
+            ]
             await self.queue.addBulk(jobs)
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
@@ -40,7 +42,7 @@ class BullMQ(Peer):
         options = {"connection": self.url, "concurrency": self.concurrency}
         self.worker = Worker(QUEUE, work, options)
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         keys = f"bull:{QUEUE}:"
         lists = self.redis.total(("LLEN", keys + "wait"), ("LLEN", keys + "active"))
         return lists + self.redis.total(("ZCARD", keys + "delayed"))

@@ -1,4 +1,4 @@
-"""Celery on Redis with its thread pool, without results, in this process."""
+"""Benchmark of Celery on Redis, with a thread pool in this process and without results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ class CeleryPeer(Peer):
         logging.disable(logging.CRITICAL)
         self.app = Celery(QUEUE, broker=self.url)
         self.app.conf.update(
-            task_ignore_result=True, worker_hijack_root_logger=False, task_default_queue=QUEUE,
-            worker_enable_remote_control=False, worker_send_task_events=False,
-            worker_prefetch_multiplier=64, worker_redirect_stdouts=False,
-        )  # fmt: skip
+            task_ignore_result=True,
+            worker_hijack_root_logger=False,
+            task_default_queue=QUEUE,
+            worker_enable_remote_control=False,
+            worker_send_task_events=False,
+            worker_prefetch_multiplier=64,
+            worker_redirect_stdouts=False,
+        )
         self.handler: Callable[[Any], Any] = lambda _: None
 
-        @self.app.task(name="work", autoretry_for=(RuntimeError,), default_retry_delay=0,
-                       retry_jitter=False, max_retries=3)  # fmt: skip
+        @self.app.task(
+            name="work",
+            autoretry_for=(RuntimeError,),
+            default_retry_delay=0,
+            retry_jitter=False,
+            max_retries=3,
+        )
         def work(payload: Any) -> None:
             self.handler(payload)
 
@@ -48,11 +57,16 @@ class CeleryPeer(Peer):
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
         self.handler = handler
-        worker = self.app.Worker(pool="threads", concurrency=THREADS, without_gossip=True,
-                                 without_mingle=True, without_heartbeat=True)  # fmt: skip
+        worker = self.app.Worker(
+            pool="threads",
+            concurrency=THREADS,
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+        )
         threading.Thread(target=worker.start, daemon=True).start()
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         return self.redis.total(("LLEN", QUEUE), ("HLEN", "unacked"))
 
 

@@ -1,4 +1,4 @@
-"""ChasquiMQ 1.3.0, the wheel on PyPI; bulk delays by its native call, which its Queue lacks."""
+"""Benchmark of the ChasquiMQ 1.3.0 wheel. Delayed bulk adds use its native producer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import chasquimq
 import msgpack
-from base import FIRST_FIRE_MS, QUEUE, Peer, fires, main
+from base import FIRST_FIRE_MS, QUEUE, Peer, main, measure_repeats
 from chasquimq import _native
 
 STREAM, DELAYED, EVENTS = (
@@ -41,34 +41,40 @@ class ChasquiMQ(Peer):
             await handler(job.data)
 
         worker = chasquimq.Worker(
-            QUEUE, run, redis_url=self.url, concurrency=self.concurrency,
-            events_enabled=self.events, max_payload_bytes=2 << 20,
-        )  # fmt: skip
+            QUEUE,
+            run,
+            redis_url=self.url,
+            concurrency=self.concurrency,
+            events_enabled=self.events,
+            max_payload_bytes=2 << 20,
+        )
         self.tasks.append(asyncio.ensure_future(worker.run()))
 
-    def left(self, jobs: int) -> int:
-        left = self.redis.total(("XLEN", STREAM), ("ZCARD", DELAYED))
+    def remaining(self, jobs: int) -> int:
+        remaining = self.redis.total(("XLEN", STREAM), ("ZCARD", DELAYED))
         if self.events:
-            left += max(0, 2 * jobs - self.redis.events(EVENTS))
-        return left
+            remaining += max(0, 2 * jobs - self.redis.entries_added(EVENTS))
+        return remaining
 
     async def replay(self) -> dict[str, Any]:
-        began = time.perf_counter()
-        moved = 0
-        while moved < self.order["n"]:
-            moved += await self.queue.replay_dlq(self.order["n"])
-        return {"seconds": time.perf_counter() - began}
+        started = time.perf_counter()
+        replayed = 0
+        while replayed < self.request["n"]:
+            replayed += await self.queue.replay_dlq(self.request["n"])
+        return {"seconds": time.perf_counter() - started}
 
     async def cron(self) -> dict[str, Any]:
-        count, due_ms = self.order["n"], self.order["due_ms"]
-        began = time.perf_counter()
+        count, due_ms = self.request["n"], self.request["due_ms"]
+        started = time.perf_counter()
         for number in range(count):
             await self.queue.upsert_repeatable_job(
-                f"r{number}", number, repeat=chasquimq.RepeatPattern.every(FIRST_FIRE_MS),
+                f"r{number}",
+                number,
+                repeat=chasquimq.RepeatPattern.every(FIRST_FIRE_MS),
                 start_after_ms=due_ms - FIRST_FIRE_MS,
-            )  # fmt: skip
-        put = time.perf_counter() - began
-        return {"put_seconds": put} | await fires(self, count, due_ms)
+            )
+        put = time.perf_counter() - started
+        return {"put_seconds": put} | await measure_repeats(self, count, due_ms)
 
 
 ChasquiMQ.extras = {"replay": ChasquiMQ.replay, "cron": ChasquiMQ.cron}

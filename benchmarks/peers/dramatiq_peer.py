@@ -1,4 +1,4 @@
-"""dramatiq on Redis; its worker with threads, in this process."""
+"""Benchmark of dramatiq on Redis, with worker threads in this process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Dramatiq(Peer):
         self.worker = dramatiq.Worker(self.broker, worker_threads=THREADS)
         self.worker.start()
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         return self.redis.total(
             ("HLEN", f"dramatiq:{QUEUE}.msgs"), ("HLEN", f"dramatiq:{QUEUE}.DQ.msgs")
         )

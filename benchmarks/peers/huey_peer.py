@@ -1,4 +1,4 @@
-"""huey on Redis, without results; its consumer with threads, in this process."""
+"""Benchmark of huey on Redis, with worker threads in this process and without results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ class Huey(Peer):
         self.huey = RedisHuey(QUEUE, url=self.url, results=False, utc=False)
         self.handler: Callable[[Any], Any] = lambda _: None
         retries = (
-            {"retries": 1, "retry_delay": 0} if self.retries or self.order["do"] == "fill" else {}
+            {"retries": 1, "retry_delay": 0}
+            if self.retries or self.request["action"] == "fill"
+            else {}
         )
 
         @self.huey.task(name="work", **retries)
@@ -40,12 +42,17 @@ class Huey(Peer):
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
         self.handler = handler
-        consumer = self.huey.create_consumer(workers=THREADS, periodic=False, initial_delay=0.001,
-                                             max_delay=0.01, scheduler_interval=1)  # fmt: skip
+        consumer = self.huey.create_consumer(
+            workers=THREADS,
+            periodic=False,
+            initial_delay=0.001,
+            max_delay=0.01,
+            scheduler_interval=1,
+        )
         consumer._set_signal_handlers = lambda: None
         consumer.start()
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         return self.huey.pending_count() + self.huey.scheduled_count()
 
 

@@ -1,7 +1,7 @@
-"""The limit: the same commands, packed before the clock starts, over a bare socket.
+"""The limit of the server: the same commands, encoded in advance, over a plain socket.
 
-Two requests are always under way, so the server never waits for us. Nothing that puts these
-commands on one connection can be faster; what a program adds on top is its own cost.
+Two requests are always in flight, so the server never waits. No client that sends these commands
+over one connection can be faster.
 """
 
 from __future__ import annotations
@@ -19,63 +19,71 @@ STREAM, EVENTS = f"{{chasqui:{QUEUE}}}:stream", f"{{chasqui:{QUEUE}}}:events"
 COUNT = 256
 
 
-def pack(*words: str | int | bytes) -> bytes:
-    parts = [w if isinstance(w, bytes) else str(w).encode() for w in words]
+def encode(*arguments: str | int | bytes) -> bytes:
+    parts = [a if isinstance(a, bytes) else str(a).encode() for a in arguments]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
 
 
 class Limit(Peer):
     async def open(self) -> None:
-        place = urlsplit(self.url)
-        self.socket = socket.create_connection((place.hostname, place.port))
+        address = urlsplit(self.url)
+        self.socket = socket.create_connection((address.hostname, address.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reader = hiredis.Reader()
 
     def _adds(self, jobs: list[Any]) -> list[bytes]:
         now_ms = int(time.time() * 1000)
         return [
-            pack("XADD", STREAM, "IDMP", "limit", f"{time.time_ns()}:{n}", "*", "d",
-                 msgpack.packb([f"01J{n:023d}", msgpack.packb(job), now_ms, 0]))
+            encode(
+                "XADD",
+                STREAM,
+                "IDMP",
+                "limit",
+                f"{time.time_ns()}:{n}",
+                "*",
+                "d",
+                msgpack.packb([f"01J{n:023d}", msgpack.packb(job), now_ms, 0]),
+            )
             for n, job in enumerate(jobs)
-        ]  # fmt: skip
+        ]
 
     def _read(self, count: int) -> list[Any]:
-        found: list[Any] = []
-        while len(found) < count:
+        replies: list[Any] = []
+        while len(replies) < count:
             reply = self.reader.gets()
             if reply is False:
                 if not (data := self.socket.recv(1 << 18)):
-                    raise ConnectionError("the server has gone")
+                    raise ConnectionError("the server closed the connection")
                 self.reader.feed(data)
                 continue
             assert not isinstance(reply, Exception), reply
-            found.append(reply)
-        return found
+            replies.append(reply)
+        return replies
 
     async def one_by_one(self) -> dict[str, Any]:
-        adds = self._adds(payloads(self.order["n"]))
-        began = time.perf_counter()
-        for one in adds:
-            self.socket.sendall(one)
+        adds = self._adds(payloads(self.request["n"]))
+        started = time.perf_counter()
+        for add in adds:
+            self.socket.sendall(add)
             self._read(1)
-        return {"seconds": time.perf_counter() - began}
+        return {"seconds": time.perf_counter() - started}
 
     async def bulk(self) -> dict[str, Any]:
-        count = self.order["n"]
-        windows = self._windows(payloads(count, self.order.get("size", 0)))
-        began = time.perf_counter()
+        count = self.request["n"]
+        windows = self._windows(payloads(count, self.request.get("size", 0)))
+        started = time.perf_counter()
         self._send(windows)
-        return {"seconds": time.perf_counter() - began, "jobs": count}
+        return {"seconds": time.perf_counter() - started, "jobs": count}
 
     async def fill(self) -> dict[str, Any]:
-        jobs = payloads(self.order["n"], self.order.get("size", 0))
+        jobs = payloads(self.request["n"], self.request.get("size", 0))
         self._send(self._windows(jobs))
         return {}
 
     def _windows(self, jobs: list[Any]) -> list[tuple[bytes, int]]:
         adds = self._adds(jobs)
-        runs = [adds[i : i + COUNT] for i in range(0, len(adds), COUNT)]
-        return [(b"".join(run), len(run)) for run in runs]
+        chunks = [adds[i : i + COUNT] for i in range(0, len(adds), COUNT)]
+        return [(b"".join(chunk), len(chunk)) for chunk in chunks]
 
     def _send(self, windows: list[tuple[bytes, int]]) -> None:
         for number, (data, _) in enumerate(windows):
@@ -85,40 +93,54 @@ class Limit(Peer):
         self._read(windows[-1][1])
 
     async def consume(self) -> dict[str, Any]:
-        """Read, acknowledge and delete, and with events write two for each job."""
-        self.redis.ask("XGROUP", "CREATE", STREAM, "default", "0")
-        read = pack("XREADGROUP", "GROUP", "default", "limit", "COUNT", COUNT,
-                    "CLAIM", 30_000, "STREAMS", STREAM, ">")  # fmt: skip
-        event = {
-            name: pack("XADD", EVENTS, "*", "e", name, "id", "0" * 26, "ts", 10**12, "attempt", 1)
+        """Read, acknowledge and delete; with events, also write two events per job."""
+        self.redis.call("XGROUP", "CREATE", STREAM, "default", "0")
+        read = encode(
+            "XREADGROUP",
+            "GROUP",
+            "default",
+            "limit",
+            "COUNT",
+            COUNT,
+            "CLAIM",
+            30_000,
+            "STREAMS",
+            STREAM,
+            ">",
+        )
+        events = {
+            name: encode("XADD", EVENTS, "*", "e", name, "id", "0" * 26, "ts", 10**12, "attempt", 1)
             for name in ("active", "completed")
         }
-        told = b"".join(event.values()) if self.events else b""
-        trim = pack("XTRIM", EVENTS, "MAXLEN", "~", 100_000) if self.events else b""
-        cpu, began = time.process_time(), time.perf_counter()
+        job_events = b"".join(events.values()) if self.events else b""
+        trim = encode("XTRIM", EVENTS, "MAXLEN", "~", 100_000) if self.events else b""
+        cpu, started = time.process_time(), time.perf_counter()
         self.socket.sendall(read + read)
-        done, awaited = 0, [0, 0]
-        while done < self.order["n"]:
-            batch = self._read(awaited.pop(0) + 1)[-1]
+        done, pending_replies = 0, [0, 0]
+        while done < self.request["n"]:
+            batch = self._read(pending_replies.pop(0) + 1)[-1]
             entries = batch[0][1] if batch else []
             ids = [entry[0] for entry in entries]
             request, replies = b"", 0
             if ids:
-                request = pack("XACKDEL", STREAM, "default", "IDS", len(ids), *ids)
-                request += told * len(ids) + trim
-                replies = 1 + (2 * len(ids) + 1 if told else 0)
+                request = encode("XACKDEL", STREAM, "default", "IDS", len(ids), *ids)
+                request += job_events * len(ids) + trim
+                replies = 1 + (2 * len(ids) + 1 if job_events else 0)
             self.socket.sendall(request + read)
-            awaited.append(replies)
+            pending_replies.append(replies)
             done += len(ids)
-        self._read(sum(awaited) + len(awaited))
-        took = time.perf_counter() - began
+        self._read(sum(pending_replies) + len(pending_replies))
+        seconds = time.perf_counter() - started
         assert self.redis.total(("XLEN", STREAM)) == 0
-        return {"seconds": took, "cpu": time.process_time() - cpu}
+        return {"seconds": seconds, "cpu": time.process_time() - cpu}
 
 
 Limit.extras = {
-    "add": Limit.one_by_one, "bulk": Limit.bulk, "fill": Limit.fill, "consume": Limit.consume,
-}  # fmt: skip
+    "add": Limit.one_by_one,
+    "bulk": Limit.bulk,
+    "fill": Limit.fill,
+    "consume": Limit.consume,
+}
 
 if __name__ == "__main__":
     main(Limit)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from base import FIRST_FIRE_MS, QUEUE, Peer, fires, main
+from base import FIRST_FIRE_MS, QUEUE, Peer, main, measure_repeats
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.cron import Every
@@ -62,11 +62,11 @@ class Chasqui(Peer):
         )
         self.tasks.append(asyncio.ensure_future(Consumer(self.queue, run, config).run()))
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         keys = self.queue.keys
         remaining = self.redis.total(("XLEN", keys.stream), ("ZCARD", keys.delayed))
         if self.events:
-            remaining += max(0, 2 * jobs - self.redis.events(keys.events))
+            remaining += max(0, 2 * jobs - self.redis.entries_added(keys.events))
         return remaining
 
     async def replay(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Chasqui(Peer):
         return {"seconds": seconds}
 
     async def cron(self) -> dict[str, Any]:
-        count, due_ms = self.order["n"], self.order["due_ms"]
+        count, due_ms = self.request["n"], self.request["due_ms"]
         start = datetime.fromtimestamp((due_ms - FIRST_FIRE_MS) / 1000, UTC)
         started = time.perf_counter()
         for number in range(count):
@@ -86,11 +86,11 @@ class Chasqui(Peer):
                 number, Every(FIRST_FIRE_MS), job_name=f"r{number}", start=start
             )
         put = time.perf_counter() - started
-        return {"put_seconds": put} | await fires(self, count, due_ms)
+        return {"put_seconds": put} | await measure_repeats(self, count, due_ms)
 
     async def progress(self) -> dict[str, Any]:
         """Measure how long it takes to read the progress of a batch."""
-        count = self.order["n"]
+        count = self.request["n"]
         started = time.perf_counter()
         batch = await self.queue.add_batch(range(count))
         put = time.perf_counter() - started
@@ -110,7 +110,7 @@ class Chasqui(Peer):
         """Measure the cost and the wake-up time of many deferred tasks in one triggerer."""
         from airflow_provider_chasqui.triggers._event_follower import shared_follower
 
-        count, idle_s = self.order["n"], 5.0
+        count, idle_s = self.request["n"], 5.0
 
         async def open_queue() -> AsyncQueue:
             return AsyncQueue(QUEUE, self.url)
@@ -135,11 +135,11 @@ class Chasqui(Peer):
             return cost | {"seconds": time.perf_counter() - started}
 
     def _calls(self) -> int:
-        stats = self.redis.ask("INFO", "stats").decode()
+        stats = self.redis.call("INFO", "stats").decode()
         return int(stats.partition("total_commands_processed:")[2].split()[0])
 
     def _clients(self) -> int:
-        return len(self.redis.ask("CLIENT", "LIST").splitlines())
+        return len(self.redis.call("CLIENT", "LIST").splitlines())
 
 
 async def _nothing(_: Any) -> None:

@@ -1,4 +1,4 @@
-"""rq: its SimpleWorker, which forks nothing, one job at a time; bulk is its enqueue_many."""
+"""Benchmark of rq, with its SimpleWorker (no fork, one job at a time) and enqueue_many."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def work(payload: Any) -> None:
     HANDLER[0](payload)
 
 
-class Quiet(SimpleWorker):
+class QuietWorker(SimpleWorker):
     death_penalty_class = TimerDeathPenalty
 
     def _install_signal_handlers(self) -> None:
-        """Not in the main thread."""
+        """Do nothing, because the worker does not run in the main thread."""
 
 
 class Rq(Peer):
@@ -44,7 +44,7 @@ class Rq(Peer):
 
     async def add_bulk(self, payloads: list[Any]) -> None:
         self.queue.enqueue_many(
-            [Queue.prepare_data("rq_peer.work", (each,), **self.options) for each in payloads]
+            [Queue.prepare_data("rq_peer.work", (payload,), **self.options) for payload in payloads]
         )
 
     async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
@@ -54,16 +54,16 @@ class Rq(Peer):
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
         rq_peer.HANDLER.append(handler)
-        worker = Quiet([self.queue], connection=redis.Redis.from_url(self.url))
-        scheduled = self.order.get("due_ms") is not None
-        # The scheduler that rq forks holds our output open, so it must not outlive us.
+        worker = QuietWorker([self.queue], connection=redis.Redis.from_url(self.url))
+        scheduled = self.request.get("due_ms") is not None
+        # rq forks a scheduler, which keeps the output pipe open; it must end with this process.
         prctl = ctypes.CDLL(None).prctl
         os.register_at_fork(after_in_child=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
         threading.Thread(
             target=worker.work, kwargs={"with_scheduler": scheduled}, daemon=True
         ).start()
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         return self.redis.total(("LLEN", f"rq:queue:{QUEUE}"), ("ZCARD", f"rq:wip:{QUEUE}"))
 
 

@@ -1,4 +1,4 @@
-"""saq: adds one by one; bulk is as many at once."""
+"""Benchmark of saq. It adds single jobs; bulk adds use asyncio.gather."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from base import QUEUE, Peer, main
 from saq import Queue, Worker
 
-AT_ONCE, THREADS = 100, 8
+CONCURRENT_ADDS, THREADS = 100, 8
 
 
 class Saq(Peer):
     async def open(self) -> None:
         logging.disable(logging.CRITICAL)
-        if self.order["do"] == "add" and self.kind == "plain":
-            raise NotImplementedError  # only awaited adds
+        if self.request["action"] == "add" and self.kind == "plain":
+            raise NotImplementedError  # it has only async adds
         self.queue = Queue.from_url(self.url, name=QUEUE)
         await self.queue.connect()
         self.options = {"ttl": -1, "retries": 3}
@@ -27,8 +27,8 @@ class Saq(Peer):
         await self.queue.enqueue("work", payload=payload, **self.options)
 
     async def add_bulk(self, payloads: list[Any]) -> None:
-        for i in range(0, len(payloads), AT_ONCE):
-            await asyncio.gather(*map(self.add, payloads[i : i + AT_ONCE]))
+        for i in range(0, len(payloads), CONCURRENT_ADDS):
+            await asyncio.gather(*map(self.add, payloads[i : i + CONCURRENT_ADDS]))
 
     async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
         self.options["scheduled"] = due_ms // 1000
@@ -48,11 +48,12 @@ class Saq(Peer):
         worker.pool = ThreadPoolExecutor(THREADS)
         self.task = asyncio.ensure_future(worker.start())
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         return self.redis.total(
-            ("LLEN", f"saq:{QUEUE}:queued"), ("LLEN", f"saq:{QUEUE}:active"),
+            ("LLEN", f"saq:{QUEUE}:queued"),
+            ("LLEN", f"saq:{QUEUE}:active"),
             ("ZCARD", f"saq:{QUEUE}:incomplete"),
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

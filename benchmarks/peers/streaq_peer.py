@@ -1,4 +1,4 @@
-"""streaq without results and logs: enqueue_many for bulk."""
+"""Benchmark of streaq, with enqueue_many and without results and logs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,39 @@ THREADS = 8
 
 class Streaq(Peer):
     async def open(self) -> None:
-        if self.order["do"] == "add" and self.kind == "plain":
-            raise NotImplementedError  # only awaited adds
-        self.worker = Worker(redis_url=self.url, queue_name=QUEUE, concurrency=self.concurrency,
-                             sync_concurrency=THREADS, handle_signals=False)  # fmt: skip
+        if self.request["action"] == "add" and self.kind == "plain":
+            raise NotImplementedError  # it has only async adds
+        self.worker = Worker(
+            redis_url=self.url,
+            queue_name=QUEUE,
+            concurrency=self.concurrency,
+            sync_concurrency=THREADS,
+            handle_signals=False,
+        )
         self.handler: Callable[[Any], Any] = lambda _: None
         if self.kind == "plain":
 
             @self.worker.task(ttl=0, silent=True)
             def work(payload: Any) -> None:
-                self._plain(payload)
+                self._run_sync(payload)
         else:
 
             @self.worker.task(ttl=0, silent=True)
             async def work(payload: Any) -> None:
-                await self._awaited(payload)
+                await self._run_async(payload)
 
         self.work = work
-        # A worker that runs opens itself, and it refuses to be opened twice.
-        if self.order["do"] not in ("consume", "retry", "latency"):
+        # `run_async` enters the worker itself, and a worker cannot be entered twice.
+        if self.request["action"] not in ("consume", "retry", "latency"):
             await self.worker.__aenter__()
 
-    def _plain(self, payload: Any) -> None:
+    def _run_sync(self, payload: Any) -> None:
         try:
             self.handler(payload)
         except RuntimeError:
             raise StreaqRetry("again", delay=0) from None
 
-    async def _awaited(self, payload: Any) -> None:
+    async def _run_async(self, payload: Any) -> None:
         try:
             await self.handler(payload)
         except RuntimeError:
@@ -63,7 +68,7 @@ class Streaq(Peer):
         self.handler = handler
         self.task = asyncio.ensure_future(self.worker.run_async())
 
-    def left(self, jobs: int) -> int:
+    def remaining(self, jobs: int) -> int:
         queues = f"streaq:{QUEUE}:queues:"
         return self.redis.total(("XLEN", queues + "normal"), ("ZCARD", queues + "delayed:normal"))
 

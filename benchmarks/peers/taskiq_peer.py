@@ -1,4 +1,4 @@
-"""taskiq with its Redis stream broker; delays by its scheduler, in this process."""
+"""Benchmark of taskiq with its Redis stream broker, and its scheduler in this process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from taskiq.api import run_scheduler_task
 from taskiq.receiver import Receiver
 from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
 
-AT_ONCE, THREADS = 100, 8
+CONCURRENT_ADDS, THREADS = 100, 8
 
 
 class Taskiq(Peer):
     async def open(self) -> None:
         logging.disable(logging.CRITICAL)
-        if self.order["do"] == "add" and self.kind == "plain":
-            raise NotImplementedError  # only awaited adds
+        if self.request["action"] == "add" and self.kind == "plain":
+            raise NotImplementedError  # it has only async adds
         self.broker = RedisStreamBroker(self.url, queue_name=QUEUE, xread_count=self.concurrency)
         self.broker = self.broker.with_middlewares(SimpleRetryMiddleware(default_retry_count=3))
         self.handler: Callable[[Any], Any] = lambda _: None
@@ -35,7 +35,7 @@ class Taskiq(Peer):
             async def work(payload: Any) -> None:  # type: ignore[misc]
                 await self.handler(payload)
 
-        self.broker.is_worker_process = self.order["do"] in ("consume", "retry", "latency")
+        self.broker.is_worker_process = self.request["action"] in ("consume", "retry", "latency")
         self.work = self.broker.register_task(work, "work", retry_on_error=True)
         await self.broker.startup()
 
@@ -43,15 +43,17 @@ class Taskiq(Peer):
         await self.work.kiq(payload)
 
     async def add_bulk(self, payloads: list[Any]) -> None:
-        for i in range(0, len(payloads), AT_ONCE):
-            await asyncio.gather(*map(self.add, payloads[i : i + AT_ONCE]))
+        for i in range(0, len(payloads), CONCURRENT_ADDS):
+            await asyncio.gather(*map(self.add, payloads[i : i + CONCURRENT_ADDS]))
 
     async def add_delayed(self, payloads: list[Any], due_ms: int) -> None:
         due = datetime.fromtimestamp(due_ms / 1000, UTC)
         source = self._schedules()
-        for i in range(0, len(payloads), AT_ONCE):
-            adds = [self.work.schedule_by_time(source, due, each)
-                    for each in payloads[i : i + AT_ONCE]]  # fmt: skip
+        for i in range(0, len(payloads), CONCURRENT_ADDS):
+            adds = [
+                self.work.schedule_by_time(source, due, payload)
+                for payload in payloads[i : i + CONCURRENT_ADDS]
+            ]
             await asyncio.gather(*adds)
 
     def _schedules(self) -> ListRedisScheduleSource:
@@ -59,17 +61,21 @@ class Taskiq(Peer):
 
     async def start(self, handler: Callable[[Any], Any]) -> None:
         self.handler = handler
-        receiver = Receiver(self.broker, ThreadPoolExecutor(THREADS), run_startup=False,
-                            max_async_tasks=self.concurrency)  # fmt: skip
+        receiver = Receiver(
+            self.broker,
+            ThreadPoolExecutor(THREADS),
+            run_startup=False,
+            max_async_tasks=self.concurrency,
+        )
         self.tasks = [asyncio.ensure_future(receiver.listen(asyncio.Event()))]
-        if self.order.get("due_ms"):
+        if self.request.get("due_ms"):
             scheduler = TaskiqScheduler(self.broker, [self._schedules()])
-            # It reads the schedules of one minute at a time: seen late, all would be late.
+            # By default it reads the schedules once per minute, so jobs would be late.
             schedules = run_scheduler_task(scheduler, interval=timedelta(seconds=1))
             self.tasks.append(asyncio.ensure_future(schedules))
 
-    def left(self, jobs: int) -> int:
-        pending = self.redis.ask("XPENDING", QUEUE, "taskiq")
+    def remaining(self, jobs: int) -> int:
+        pending = self.redis.call("XPENDING", QUEUE, "taskiq")
         return int(pending[0]) if pending else 0
 
 

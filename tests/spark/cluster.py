@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster for the tests: a master and two workers with different names."""
+"""A Spark standalone cluster for tests: a master and two workers with different host names."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ ROOT = Path(__file__).parents[2]
 HOME = Path(pyspark.__file__).parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# The executors shall use the zip and nothing else: a checkout that is installed here is hidden.
+# Hides the checkout from the executors, so that they import the code from the zip.
 HIDE = f"""import os, sys
-sys.path[:] = [each for each in sys.path if os.path.realpath(each or ".") != {str(ROOT)!r}]
+sys.path[:] = [path for path in sys.path if os.path.realpath(path or ".") != {str(ROOT)!r}]
 """
 
-
-# What applications that tests submit take of the machine.
+# Resources of the applications that tests submit.
 DEFAULTS = """spark.cores.max 2
 spark.executor.cores 2
 spark.executor.memory 512m
@@ -39,7 +38,7 @@ spark.sql.shuffle.partitions 2
 
 
 class Cluster:
-    """Processes of a cluster. Spark speculates only between workers that have different hosts."""
+    """The processes of a cluster. Spark speculates only between workers on different hosts."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="chasqui-spark-"))
@@ -57,12 +56,12 @@ class Cluster:
     def __enter__(self) -> Cluster:
         host = ["--host", "127.0.0.1", "--port", str(self.port)]
         self._start("master.Master", "master", *host, "--webui-port", str(self.ui_port))
-        self._await("master", "I have been elected leader")
+        self._wait_for_log("master", "I have been elected leader")
         for name in ("127.0.0.1", "localhost"):
             options = ["--host", name, "--cores", "4", "--memory", "2g", "--webui-port", "0"]
             self._start("worker.Worker", f"worker-{name}", *options, self.url)
         for name in ("127.0.0.1", "localhost"):
-            self._await(f"worker-{name}", "Successfully registered with master")
+            self._wait_for_log(f"worker-{name}", "Successfully registered with master")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,9 +77,9 @@ class Cluster:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def logs(self) -> str:
-        """Everything that the cluster and its executors have written."""
+        """Return all log output of the cluster and its executors."""
         files = [*self.folder.glob("*.log"), *self.folder.glob("work/**/std*")]
-        return "\n".join(each.read_text(errors="replace") for each in files)
+        return "\n".join(file.read_text(errors="replace") for file in files)
 
     def _start(self, main: str, name: str, *args: str) -> None:
         env = (
@@ -92,8 +91,7 @@ class Cluster:
                 "SPARK_DAEMON_MEMORY": "256m",
             }
         )
-        for secret in ("CHASQUI_CONNECTION",):
-            env.pop(secret, None)
+        env.pop("CHASQUI_CONNECTION", None)
         with (self.folder / f"{name}.log").open("wb") as out:
             process = subprocess.Popen(
                 [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *args],
@@ -106,16 +104,18 @@ class Cluster:
             )
         self._processes.append(process)
 
-    def _await(self, name: str, words: str) -> None:
+    def _wait_for_log(self, name: str, text: str) -> None:
         deadline = time.monotonic() + 60
-        while words not in self.log(name):
+        while text not in self.log(name):
             if self._processes[-1].poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"Spark's {name} did not start:\n{self.log(name)[-2000:]}")
+                raise RuntimeError(
+                    f"Spark's {name} did not log {text!r}:\n{self.log(name)[-2000:]}"
+                )
             time.sleep(0.05)
 
 
 def spark_env() -> dict[str, str]:
-    """The environment in which Spark starts quickly, on whatever Java there is."""
+    """Return environment variables with which Spark starts quickly, on the Java that exists."""
     home = java_home()
     return {
         "PYSPARK_PYTHON": sys.executable,

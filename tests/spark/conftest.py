@@ -1,4 +1,4 @@
-"""One cluster and one session for all Spark tests of a process."""
+"""A cluster and a session that all Spark tests of a process share."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("spark"):
-            # One process: a cluster for each would fight over the cores.
+            # All in one test process, because several clusters would compete for the cores.
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(autouse=True)
 def java(request: pytest.FixtureRequest) -> None:
-    """Let every test that starts Spark find a Java, in whatever process it starts it."""
+    """Set JAVA_HOME for tests that start Spark, and for their child processes."""
     if request.node.get_closest_marker("spark"):
         use_java()
 
@@ -44,7 +44,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def spark(cluster: Cluster) -> Iterator[SparkSession]:
-    """A session on the cluster. Executors know our code only from the zip."""
+    """Return a session on the cluster. Executors import this package from the zip only."""
     from pyspark.cloudpickle import register_pickle_by_value
     from pyspark.sql import SparkSession
 
@@ -53,7 +53,7 @@ def spark(cluster: Cluster) -> Iterator[SparkSession]:
     from tests.spark.cluster import spark_env
 
     os.environ |= spark_env()
-    # What the JVM starts beside the executors (planning, commits) runs on this machine.
+    # The JVM also starts Python processes on this machine, for planning and commits.
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     settings = {
@@ -93,5 +93,5 @@ def spark(cluster: Cluster) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def queue(native_server: Server, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, native_server.url) as opened:
-        yield opened
+    with Queue(queue_name, native_server.url) as queue:
+        yield queue

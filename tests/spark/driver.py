@@ -1,4 +1,4 @@
-"""A Spark driver of its own, started by a test that wants to see it die in its commit."""
+"""A Spark driver in its own process, for tests that kill it during its commit."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tests.spark import faults
 
 
 def main() -> None:
-    order = json.loads(sys.argv[1])
-    builder = SparkSession.builder.master(order["master"]).appName("chasqui-dying")
-    for key, value in order["conf"].items():
+    spec = json.loads(sys.argv[1])
+    builder = SparkSession.builder.master(spec["master"]).appName("chasqui-killed-driver")
+    for key, value in spec["conf"].items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    spark.sparkContext.addPyFile(order["zip"])
+    spark.sparkContext.addPyFile(spec["zip"])
     register_pickle_by_value(faults)
     jvm = spark.sparkContext._jvm
     pids = (jvm.java.lang.ProcessHandle.current().pid(), os.getpid())  # type: ignore[union-attr]
-    spark.dataSource.register(faults.source(calls=order["calls"], kill=pids))
-    rows = spark.range(0, order["rows"], 1, 4).selectExpr("id", "concat('row ', id) AS text")
-    writer = rows.write.format("chasqui-broken").mode("append")
-    for key, value in order["options"].items():
+    spark.dataSource.register(faults.faulty_source(calls=spec["calls"], kill=pids))
+    rows = spark.range(0, spec["rows"], 1, 4).selectExpr("id", "concat('row ', id) AS text")
+    writer = rows.write.format("chasqui-faulty").mode("append")
+    for key, value in spec["options"].items():
         writer = writer.option(key, value)
     writer.save()
-    print("the driver has outlived its commit")
+    print("the driver was not killed in its commit")
 
 
 if __name__ == "__main__":

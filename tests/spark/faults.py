@@ -1,4 +1,4 @@
-"""Things that go wrong in a Spark job, on purpose. Pickled by value: executors lack this file."""
+"""Injected faults of Spark jobs. Pickled by value, because executors do not have this file."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from typing import Any
 
 from pyspark import TaskContext
 
+from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.command import as_int, script_command
 from airflow_provider_chasqui.core.commands import staged_writes
 from airflow_provider_chasqui.core.commands.staged_writes import StagedPart
 from airflow_provider_chasqui.spark.options import WriteOptions
 from airflow_provider_chasqui.spark.source import ChasquiDataSource
 from airflow_provider_chasqui.spark.stream_writer import ChasquiStreamWriter
-from airflow_provider_chasqui.spark.writer import ChasquiWriter, TaskWriter, current_time_ms
+from airflow_provider_chasqui.spark.writer import ChasquiWriter, TaskWriter
 
 Batches = Iterator[Any]
 
 
-def breaking(part: int, after: int, *, always: bool = False) -> Callable[[Batches], Batches]:
-    """Fail the first attempt of a task (or every one) when it has passed so many rows on."""
+def failing_task(part: int, after: int, *, always: bool = False) -> Callable[[Batches], Batches]:
+    """Fail the first attempt of a task (or every attempt) after it has sent `after` rows."""
 
     def run(batches: Batches) -> Batches:
         task, passed = TaskContext.get(), 0
         assert task is not None
         for batch in batches:
-            first = always or task.attemptNumber() == 0
-            if first and task.partitionId() == part and passed >= after:
-                raise RuntimeError("broken on purpose")
+            is_affected = always or task.attemptNumber() == 0
+            if is_affected and task.partitionId() == part and passed >= after:
+                raise RuntimeError("injected task failure")
             passed += batch.num_rows
             yield batch
 
     return run
 
 
-def lingering(part: int, after: int, seconds: float) -> Callable[[Batches], Batches]:
-    """Let the first attempt of a task hang in the middle, until Spark starts another beside it."""
+def hanging_task(part: int, after: int, seconds: float) -> Callable[[Batches], Batches]:
+    """Let the first attempt of a task hang, until Spark starts a speculative attempt."""
 
     def run(batches: Batches) -> Batches:
         task, passed = TaskContext.get(), 0
@@ -52,8 +53,8 @@ def lingering(part: int, after: int, seconds: float) -> Callable[[Batches], Batc
     return run
 
 
-def slowly(seconds: float) -> Callable[[Batches], Batches]:
-    """Let every batch of rows take its time."""
+def slow_tasks(seconds: float) -> Callable[[Batches], Batches]:
+    """Delay every batch of rows."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -63,48 +64,54 @@ def slowly(seconds: float) -> Callable[[Batches], Batches]:
     return run
 
 
-def publish_some(
-    sender: TaskWriter, ship: str, write: str, messages: list[Any], calls: int
+def publish_partly(
+    writer: TaskWriter, batch_id: str, writer_id: str, messages: list[Any], calls: int
 ) -> None:
-    """Do the first half of a commit: let the write win and move some of its jobs."""
-    with sender.open_queue() as queue:
-        stages = [
-            StagedPart(m.part, m.stage_key, m.rows, m.size_bytes)
-            for m in messages
-            if m and m.stage_key
+    """Commit a write, publish some of its jobs, and stop."""
+    with writer.open_queue() as queue:
+        staged_parts = [
+            StagedPart(message.part, message.staging_key, message.rows, message.size_bytes)
+            for message in messages
+            if message and message.staging_key
         ]
-        begun = staged_writes.commit(
-            queue.keys, ship, write, stages, sender.staged_write_options, current_time_ms()
+        commit = staged_writes.commit(
+            queue.keys,
+            batch_id,
+            writer_id,
+            staged_parts,
+            writer.staged_write_options,
+            current_time_ms(),
         )
-        assert queue.client.run_flow(begun).state == "publishing"
+        assert queue.client.run_flow(commit).state == "publishing"
         keys = queue.keys
-        for stage in stages[:calls]:
+        for staged_part in staged_parts[:calls]:
             names = [
                 keys.stream,
                 keys.delayed,
-                keys.staged_write(ship),
-                keys.batch(ship),
-                stage.key,
+                keys.staged_write(batch_id),
+                keys.batch(batch_id),
+                staged_part.key,
             ]
-            moved = queue.client.execute(
-                script_command("write_publish", as_int, names, [write, stage.part, 700])
+            published = queue.client.execute(
+                script_command("write_publish", as_int, names, [writer_id, staged_part.part, 700])
             )
-            assert moved
+            assert published
 
 
-def source(
+def faulty_source(
     fault: Callable[[Batches], Batches] | None = None,
     *,
     calls: int | None = None,
     kill: tuple[int, ...] = (),
 ) -> type[ChasquiDataSource]:
-    """Return a data source, named chasqui-broken, that meets a fault.
+    """Return a data source named chasqui-faulty.
 
-    `fault` stands in the way of the rows that a task sends; `calls` breaks the commit after so many
-    calls that publish; `kill` are processes that end there like in a power cut.
+    :param fault: wraps the rows of each task.
+    :param calls: fail the commit after this number of publishing calls.
+    :param kill: processes to kill (SIGKILL) in the commit.
     """
 
-    class BrokenWriter(ChasquiWriter):
+    class FaultyWriter(ChasquiWriter):
         def write(self, iterator: Batches) -> Any:
             return super().write(fault(iterator) if fault else iterator)
 
@@ -112,29 +119,29 @@ def source(
             if calls is None and not kill:
                 return super().commit(messages)
             if calls is not None:
-                publish_some(self._task_writer, self._batch_id, self._writer_id, messages, calls)
+                publish_partly(self._task_writer, self._batch_id, self._writer_id, messages, calls)
             for pid in kill:
                 os.kill(pid, signal.SIGKILL)
-            raise RuntimeError("the commit broke on purpose")
+            raise RuntimeError("injected commit failure")
 
-    class BrokenStreamWriter(ChasquiStreamWriter):
+    class FaultyStreamWriter(ChasquiStreamWriter):
         def commit(self, messages: list[Any], batchId: int) -> None:
             if batchId != 1:
                 return super().commit(messages, batchId)
-            for ship, write in self._committed_writes(messages):
-                publish_some(self._task_writer, ship, write, messages, calls or 1)
-            raise RuntimeError("the commit broke on purpose")
+            for batch_id, writer_id in self._committed_writes(messages):
+                publish_partly(self._task_writer, batch_id, writer_id, messages, calls or 1)
+            raise RuntimeError("injected commit failure")
 
-    class BrokenSource(ChasquiDataSource):
+    class FaultySource(ChasquiDataSource):
         @classmethod
         def name(cls) -> str:
-            return "chasqui-broken"
+            return "chasqui-faulty"
 
         def writer(self, schema: Any, overwrite: bool) -> Any:
-            return BrokenWriter(self._resolve_target(), WriteOptions.parse(self.options), schema)
+            return FaultyWriter(self._resolve_target(), WriteOptions.parse(self.options), schema)
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
             options = WriteOptions.parse(self.options, streaming=True)
-            return BrokenStreamWriter(self._resolve_target(), options, schema)
+            return FaultyStreamWriter(self._resolve_target(), options, schema)
 
-    return BrokenSource
+    return FaultySource

@@ -1,4 +1,4 @@
-"""A user's application: it knows Spark and the format "chasqui", and imports nothing of ours."""
+"""A user's Spark application that uses the format "chasqui" without importing this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ rows.write.format("chasqui").option("jobName", "injected").mode("append").save()
 jobs = spark.read.format("chasqui").option("queueName", sys.argv[1]).option("view", "jobs").load()
 jobs.explain(True)
 print(f"the queue {sys.argv[1]} has {jobs.count()} jobs")
-if len(sys.argv) > 2:  # stay until the test has looked at everything
+if len(sys.argv) > 2:  # keep the Spark UI running until the test has read it
     deadline = time.monotonic() + 60
     while not Path(sys.argv[2]).exists() and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Columns become the bytes that msgpack would have written row by row."""
+"""The row encoder writes the same bytes as msgpack and the codec."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def test_any_rows_are_written_as_msgpack_writes_them(rows: list[Any], start: int
     assert written.to_pylist() == [msgpack.packb(row) for row in batch.to_pylist()]
 
 
-def test_times_and_decimals_have_a_form_to_choose() -> None:
-    moment = dt.datetime(2026, 5, 17, 12, 30, 15, 250_000)
-    zoned = pa.array([moment], pa.timestamp("us", "Europe/Amsterdam"))
-    plain = pa.array([moment, None], pa.timestamp("us"))
+def test_timestamps_and_decimals_have_two_formats() -> None:
+    timestamp = dt.datetime(2026, 5, 17, 12, 30, 15, 250_000)
+    zoned = pa.array([timestamp], pa.timestamp("us", "Europe/Amsterdam"))
+    plain = pa.array([timestamp, None], pa.timestamp("us"))
     money = pa.array([Decimal("12.50"), Decimal("-0.01")], pa.decimal128(10, 2))
 
     def read(column: Any, **form: str) -> list[Any]:
@@ -99,32 +99,32 @@ def test_times_and_decimals_have_a_form_to_choose() -> None:
     assert read(money, decimals="float") == [12.5, -0.01]
 
 
-def test_a_type_without_a_form_is_refused() -> None:
+def test_an_unsupported_type_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="cast it"):
         MessagePackEncoder().encode_column(pa.array([dt.timedelta(1)]))
 
 
-def framed(batch: pa.RecordBatch, **options: str) -> list[bytes]:
-    """The arguments of the first call, taken out of their RESP frames."""
-    framer = RowEncoder(WriteOptions.parse({"queueName": "q", **options}), batch.schema.names)
-    frames = framer.encode_jobs(batch, "batch:s:3:", 7, 1_700_000_000_000)
-    data = b"".join(bytes(packed.data) for _, packed in frames.split_calls(2, 10_000))
-    found = []
+def encoded_arguments(batch: pa.RecordBatch, **options: str) -> list[bytes]:
+    """Return the encoded arguments, without RESP framing."""
+    encoder = RowEncoder(WriteOptions.parse({"queueName": "q", **options}), batch.schema.names)
+    rows = encoder.encode_jobs(batch, "batch:s:3:", 7, 1_700_000_000_000)
+    data = b"".join(bytes(packed.data) for _, packed in rows.split_calls(2, 10_000))
+    arguments = []
     while data:
-        size, _, rest = data[1:].partition(b"\r\n")
-        found.append(rest[: int(size)])
-        data = rest[int(size) + 2 :]
-    return found
+        size, _, remaining = data[1:].partition(b"\r\n")
+        arguments.append(remaining[: int(size)])
+        data = remaining[int(size) + 2 :]
+    return arguments
 
 
-def test_a_row_is_staged_as_the_member_that_the_codec_writes() -> None:
+def test_a_row_is_encoded_like_a_delayed_member_of_the_codec() -> None:
     batch = pa.record_batch({"id": [1, 2, 3], "kind": ["a", None, "bé"]})
     retry = RetryPolicy(5, Backoff("exponential", 1000, 60_000, 2.0, 10))
     spec = (
         '{"max_attempts": 5, "backoff": {"kind": "exponential", "delay": "1s", "max_delay": "1m", '
         '"multiplier": 2.0, "jitter": "10ms"}}'
     )
-    staged = framed(batch, jobNameColumn="kind", retry=spec)
+    staged = encoded_arguments(batch, jobNameColumn="kind", retry=spec)
     for index, (row, raw) in enumerate(zip(batch.to_pylist(), staged, strict=True), 7):
         name = (row.pop("kind") or "").encode()
         body = msgpack.packb(row)
@@ -132,55 +132,72 @@ def test_a_row_is_staged_as_the_member_that_the_codec_writes() -> None:
         assert raw == encode_delayed_member(name, job)
 
 
-def test_columns_give_the_id_the_time_and_the_whole_payload() -> None:
+def test_columns_provide_the_id_the_run_time_and_the_payload() -> None:
     due = dt.datetime(2023, 11, 14, 22, 20)
     batch = pa.record_batch(
         {"key": ["x", "y"], "at": pa.array([due, None], pa.timestamp("us", "UTC")), "v": [1, 2]}
     )
-    first, second = framed(batch, jobId="key", runAt="at", value="v", jobName="n")
+    first, second = encoded_arguments(batch, jobId="key", runAt="at", value="v", jobName="n")
     assert (first[:14], second[:14]) == (b"01700000400000", b"0" * 14)
     job = decode_delayed_member(first[14:])
     assert (job.id, job.name, job.payload) == ("x", "n", 1)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"payload": "id,nope"}, "payload names the column 'nope'"),
         ({"jobNameColumn": "nope"}, "jobNameColumn names the column 'nope'"),
         ({"jobId": "gap"}, "null or blank"),
-        ({"jobId": "taken"}, "are for batches"),
-        ({"jobNameColumn": "long"}, "at most 256 bytes"),
-        ({"delay": "5"}, "a number with a unit"),
-        ({"delay": "31d"}, "over maxDelay"),
-        ({"jobName": "a", "jobNameColumn": "id"}, "not both"),
+        ({"jobId": "reserved"}, "reserved for batches"),
+        ({"jobNameColumn": "long"}, "more than 256"),
+        ({"delay": "5 parsecs"}, "delay must be"),
+        ({"delay": "31d"}, "raise maxDelay"),
+        ({"jobName": "a", "jobNameColumn": "id"}, "exclude each other"),
         ({"delivery": "dedup"}, "dedupKey"),
         ({"retry": "often"}, "number of attempts"),
-        ({"batchId": "a/b"}, "a batch id has"),
-        ({"colour": "red"}, "'colour' is not known"),
+        ({"batchId": "a/b"}, "a/b"),
+        ({"color": "red"}, "unknown option 'color'"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(options: dict[str, str], words: str) -> None:
+def test_invalid_options_are_rejected_with_a_clear_message(
+    options: dict[str, str], message: str
+) -> None:
     batch = pa.record_batch(
-        {"id": [1, 2], "gap": ["a", None], "taken": ["a", "batch:b:0:0"], "long": ["a", "b" * 257]}
+        {
+            "id": [1, 2],
+            "gap": ["a", None],
+            "reserved": ["a", "batch:b:0:0"],
+            "long": ["a", "b" * 257],
+        }
     )
-    with pytest.raises(InvalidArgument, match=words):
-        framed(batch, **options)
+    with pytest.raises(InvalidArgument, match=message):
+        encoded_arguments(batch, **options)
 
 
-def test_a_row_over_the_limit_is_refused() -> None:
+def test_a_payload_over_the_limit_is_rejected() -> None:
     batch = pa.record_batch({"text": ["x" * 100]})
-    with pytest.raises(PayloadTooLarge, match="limit is 50"):
-        framed(batch, maxPayloadBytes="50")
+    with pytest.raises(PayloadTooLarge, match="more than 50"):
+        encoded_arguments(batch, maxPayloadBytes="50")
 
 
-def test_large_batches_are_cut_into_calls_by_rows_and_bytes() -> None:
+def test_large_batches_are_split_into_calls_by_rows_and_bytes() -> None:
     batch = pa.record_batch({"text": ["x" * 10, "y" * 5000, *["z"] * 10]})
-    framer = RowEncoder(WriteOptions.parse({"queueName": "q"}), ["text"])
-    frames = framer.encode_jobs(batch, "batch:s:0:", 0, 1)
-    rows = [rows for rows, _ in frames.split_calls(4, 1000)]
-    assert sum(rows) == 12
-    assert max(rows) == 4
-    assert b"".join(bytes(each.data) for _, each in frames.split_calls(4, 1000)) == b"".join(
-        bytes(each.data) for _, each in frames.split_calls(100, 10**9)
+    encoder = RowEncoder(WriteOptions.parse({"queueName": "q"}), ["text"])
+    rows = encoder.encode_jobs(batch, "batch:s:0:", 0, 1)
+    row_counts = [count for count, _ in rows.split_calls(4, 1000)]
+    assert sum(row_counts) == 12
+    assert max(row_counts) == 4
+    assert b"".join(bytes(args.data) for _, args in rows.split_calls(4, 1000)) == b"".join(
+        bytes(args.data) for _, args in rows.split_calls(100, 10**9)
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [("500ms", 500), ("10s", 10_000), ("1h30m", 5_400_000), ("1.5", 1500), ("2d", 172_800_000)],
+)
+def test_durations_have_the_same_grammar_as_in_the_cli(text: str, duration_ms: int) -> None:
+    options = {"queueName": "q", "delay": text, "stagingTtl": text, "ttl": text}
+    parsed = WriteOptions.parse(options)
+    assert parsed.delay_ms == parsed.staging_ttl_ms == parsed.ttl_ms == duration_ms

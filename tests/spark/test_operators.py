@@ -1,4 +1,4 @@
-"""The operators with a real spark-submit, a real cluster and real workers, inside Airflow."""
+"""The Spark operators in Airflow, with spark-submit, a cluster and workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLES = HERE.parents[1] / "example_dags"
 def airflow(
     cluster: Any, native_server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Any]:
-    """Run a DAG file; its connections lead to the cluster and to the server under test."""
+    """Return a function that runs a DAG file, connected to the cluster and the test server."""
     from airflow.utils.db import initdb
 
     from tests.spark.cluster import spark_env
@@ -41,7 +41,7 @@ def airflow(
     for name, value in spark_env().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SPARK_CONF_DIR", str(cluster.folder / "conf"))
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # the driver has our code from the zip alone
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # the driver imports the package from the zip
     monkeypatch.setenv(
         "AIRFLOW_CONN_CHASQUI_DEFAULT", connection_json(native_server.url, native_server.dialect)
     )
@@ -63,7 +63,7 @@ def airflow(
 
 @pytest.fixture
 def dag_file(tmp_path: Path) -> Any:
-    """Write a DAG of one of our operators."""
+    """Return a function that writes a DAG with one Spark operator."""
 
     def write(operator: str, dag_id: str, **arguments: Any) -> Path:
         module = {"Submit": "spark_submit", "Replay": "spark_replay"}[operator]
@@ -82,51 +82,64 @@ def dag_file(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def letters(native_server: Server) -> Iterator[Queue]:
-    """The queue of the examples, emptied."""
-    with Queue("letters", native_server.url) as queue:
+def example_queue(native_server: Server) -> Iterator[Queue]:
+    """Return the queue of the examples, emptied."""
+    with Queue("newsletters", native_server.url) as queue:
         names = [queue.keys.stream, queue.keys.dlq, queue.keys.delayed, queue.keys.events]
         queue.client.execute(redis_command("DEL", *names, parse=as_int))
         yield queue
 
 
-def test_the_example_ships_waits_and_sums_up(
-    airflow: Any, letters: Queue, native_server: Server
+def test_the_example_writes_a_batch_waits_and_summarises(
+    airflow: Any, example_queue: Queue, native_server: Server
 ) -> None:
-    seen: list[Any] = []
-    with working(native_server, "letters", lambda job: seen.append(job.payload)):
-        run = airflow(EXAMPLES / "spark_ship.py", "spark_ship")
+    payloads: list[Any] = []
+    with working(native_server, example_queue.name, lambda job: payloads.append(job.payload)):
+        run = airflow(EXAMPLES / "spark_write.py", "spark_write")
     assert run.state == "success", run.states()
-    assert run.xcom("summarise") == "1000 of 1000 letters were sent"
-    assert {each["customer"] for each in seen} == set(range(0, 2000, 2))
-    assert len(seen) == 1000
-    assert seen[0]["profile"]["tier"] in ("gold", "blue")
+    assert run.xcom("summarise") == "1000 of 1000 newsletters were sent"
+    assert {payload["customer"] for payload in payloads} == set(range(0, 2000, 2))
+    assert len(payloads) == 1000
+    assert payloads[0]["profile"]["tier"] in ("gold", "blue")
 
 
-def test_an_interrupted_ship_is_carried_on_before_anything_is_submitted(
+def test_an_interrupted_write_is_completed_without_a_submission(
     airflow: Any, queue: Queue, dag_file: Any, native_server: Server
 ) -> None:
-    keys, stage = queue.keys, queue.keys.staged_part("s", "w", 0, 0)
+    staging_key = queue.keys.staged_part("s", "w", 0, 0)
     for index in range(3):
         job = encode_envelope(f"batch:s:0:{index}", encode_payload({"id": index}), 1)
         queue.client.execute(
-            redis_command("RPUSH", stage, encode_delayed_member(b"", job), parse=as_int)
+            redis_command("RPUSH", staging_key, encode_delayed_member(b"", job), parse=as_int)
         )
-    begun = staged_writes.commit(keys, "s", "w", [StagedPart(0, stage, 3)], StagedWriteOptions(), 1)
-    assert queue.client.run_flow(begun).state == "publishing"
+    commit = staged_writes.commit(
+        queue.keys, "s", "w", [StagedPart(0, staging_key, 3)], StagedWriteOptions(), 1
+    )
+    assert queue.client.run_flow(commit).state == "publishing"
 
     file = dag_file(
-        "Submit", queue.name, queue_name=queue.name, batch_id="s", source_sql="SELECT 1",
-        spark_binary="spark3-submit", wait_for_completion=True, deferrable=True,
-    )  # fmt: skip
-    seen: list[Any] = []
-    with working(native_server, queue.name, lambda job: seen.append(job.payload["id"])):
+        "Submit",
+        queue.name,
+        queue_name=queue.name,
+        batch_id="s",
+        source_sql="SELECT 1",
+        spark_binary="spark3-submit",
+        wait_for_completion=True,
+        deferrable=True,
+    )
+    payloads: list[Any] = []
+    with working(native_server, queue.name, lambda job: payloads.append(job.payload["id"])):
         run = airflow(file, queue.name)
     assert run.state == "success"
-    assert sorted(seen) == [0, 1, 2]
+    assert sorted(payloads) == [0, 1, 2]
     assert run.xcom("it") == {
-        "queue_name": queue.name, "batch_id": "s", "written_batch_id": "s", "total": 3, "done": 3, "dead": 0,
-    }  # fmt: skip
+        "queue_name": queue.name,
+        "batch_id": "s",
+        "written_batch_id": "s",
+        "total": 3,
+        "done": 3,
+        "dead": 0,
+    }
 
 
 def test_without_spark_the_error_names_the_extra(
@@ -143,8 +156,8 @@ def test_without_spark_the_error_names_the_extra(
     assert "airflow-provider-chasqui[pyspark]" in "".join(capfd.readouterr())
 
 
-def test_letters_are_analysed_and_chosen_ones_replayed(
-    airflow: Any, letters: Queue, native_server: Server
+def test_dead_letters_are_analysed_and_selected_ones_replayed(
+    airflow: Any, example_queue: Queue, native_server: Server
 ) -> None:
     def fail(job: Any) -> None:
         if job.payload["customer"] % 3 == 0:
@@ -155,25 +168,30 @@ def test_letters_are_analysed_and_chosen_ones_replayed(
     payloads = [{"customer": n, "profile": {"tier": tiers[n % 2]}} for n in range(60)]
     from airflow_provider_chasqui.core.retry import RetryPolicy
 
-    batch = letters.add_batch(payloads, retry=RetryPolicy(1))
-    with working(native_server, "letters", fail):
-        assert letters.wait_batch(batch.batch_id).dead == 60
+    batch = example_queue.add_batch(payloads, retry=RetryPolicy(1))
+    with working(native_server, example_queue.name, fail):
+        assert example_queue.wait_batch(batch.batch_id).dead == 60
 
-    # In a process of its own: @task.pyspark ends the session that it finds.
+    # In its own process, because @task.pyspark stops an existing session.
     script = HERE / "run_dag.py"
     command_line = [sys.executable, str(script), str(EXAMPLES / "spark_replay.py"), "spark_replay"]
     local = json.dumps({"conn_type": "spark", "host": "local[2]"})
     environment = os.environ | {"PYTHONPATH": ROOT, "AIRFLOW_CONN_SPARK_DEFAULT": local}
-    ended = subprocess.run(command_line, env=environment, capture_output=True, timeout=500)
-    assert ended.returncode == 0, ended.stderr.decode()[-3000:]
-    [line] = [each for each in ended.stdout.splitlines() if each.startswith(b'{"state"')]
+    process = subprocess.run(command_line, env=environment, capture_output=True, timeout=500)
+    assert process.returncode == 0, process.stderr.decode()[-3000:]
+    [line] = [line for line in process.stdout.splitlines() if line.startswith(b'{"state"')]
     run = json.loads(line)
-    assert run["state"] == "success", ended.stdout.decode()[-3000:]
+    assert run["state"] == "success", process.stdout.decode()[-3000:]
     counts = run["analyse"]
     assert {key.partition(":")[0]: value for key, value in counts.items()} == {
-        "ValueError": 20, "TimeoutError": 40,
-    }  # fmt: skip
+        "ValueError": 20,
+        "TimeoutError": 40,
+    }
     assert run["replay"] == {
-        "matched": 20, "affected": 20, "missing": 0, "max_replays_reached": 0, "unreadable": 0,
-    }  # fmt: skip
-    assert len(letters.dead_letters(limit=100)) == 40
+        "matched": 20,
+        "affected": 20,
+        "missing": 0,
+        "max_replays_reached": 0,
+        "unreadable": 0,
+    }
+    assert len(example_queue.dead_letters(limit=100)) == 40

@@ -1,4 +1,4 @@
-"""A queue is a table to Spark, and reading it takes nothing from the workers."""
+"""Spark reads a queue as tables, without consuming from it."""
 
 from __future__ import annotations
 
@@ -12,57 +12,65 @@ from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.commands import consumer_group, staged_writes
 from airflow_provider_chasqui.core.commands.consumer_group import Completion, NewDeadLetter
+from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.spark import stream_partitioning
+from airflow_provider_chasqui.spark.stream_partitioning import last_id, read_page, split_range
 from airflow_provider_chasqui.spark.views import coercer
-from tests.spark.writing import where
+from tests.spark.writing import queue_url
 
 
 def view(spark: Any, queue: Queue, name: str, **options: Any) -> Any:
     reader = spark.read.format("chasqui").option("queueName", queue.name).option("view", name)
-    return reader.option("url", where(queue)).options(**options).load()
+    return reader.option("url", queue_url(queue)).options(**options).load()
 
 
 def add(queue: Queue, stream: str, *entries: str) -> None:
-    """Put entries with these ids on a stream."""
-    ops = [redis_command("XADD", stream, each, "d", "x", parse=as_raw) for each in entries]
-    queue.client.pipeline(ops)
+    """Add entries with these ids to a stream."""
+    queue.client.pipeline(
+        [redis_command("XADD", stream, entry, "d", "x", parse=as_raw) for entry in entries]
+    )
 
 
 @pytest.fixture
 def used(queue: Queue) -> Queue:
-    """A queue with 300 jobs: 100 done, 100 dead for two reasons, 90 waiting, 10 running."""
+    """Return a queue with 300 jobs: 100 done, 100 dead (two errors), 90 waiting, 10 running."""
     queue.add_batch([{"id": n, "tags": ["a"], "raw": b"\x01"} for n in range(300)], batch_id="b")
-    keys, drive = queue.keys, queue.client
-    drive.execute(consumer_group.create(keys, "default"))
-    raw = drive.execute(consumer_group.read(keys, "default", "tests", 210, 0, 30_000))
-    entries: list[Any] = [consumer_group.parse_entry(each, 2**62) for each in raw]
-    done = [Completion(each.id, each.job.id, b"\x2a") for each in entries[:100]]
-    assert all(drive.execute(consumer_group.ack_with_results(keys, "default", done)))
-    letters = [
+    keys, client = queue.keys, queue.client
+    client.execute(consumer_group.create(keys, "default"))
+    raw = client.execute(consumer_group.read(keys, "default", "tests", 210, 0, 30_000))
+    entries: list[Any] = [consumer_group.parse_entry(entry, 2**62) for entry in raw]
+    completions = [Completion(entry.id, entry.job.id, b"\x2a") for entry in entries[:100]]
+    assert all(client.execute(consumer_group.ack_with_results(keys, "default", completions)))
+    dead_letters = [
         NewDeadLetter(
-            each.id, encode_job(each.job), "", "retries_exhausted", error=f"Error{n % 2}: no",
-            attempts=3, failed_at_ms=1_779_000_000_000, job_id=each.job.id,
+            entry.id,
+            encode_job(entry.job),
+            "",
+            "retries_exhausted",
+            error=f"Error{n % 2}: no",
+            attempts=3,
+            failed_at_ms=1_779_000_000_000,
+            job_id=entry.job.id,
         )
-        for n, each in enumerate(entries[100:200])
-    ]  # fmt: skip
-    assert all(drive.execute(consumer_group.move_to_dlq(keys, "default", letters)))
+        for n, entry in enumerate(entries[100:200])
+    ]
+    assert all(client.execute(consumer_group.move_to_dlq(keys, "default", dead_letters)))
     return queue
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_jobs_are_read_and_stay_where_they_are(spark: Any, used: Queue) -> None:
+def test_jobs_are_read_without_consuming_them(spark: Any, used: Queue) -> None:
     add(used, used.keys.stream, "*")
     before = used.depth()
     jobs = view(spark, used, "jobs", payloadSchema="id BIGINT, tags ARRAY<STRING>, raw BINARY")
-    found = jobs.orderBy("data.id").collect()
-    assert len(found) == 101
-    unreadable, first = found[0], found[1]
+    rows = jobs.orderBy("data.id").collect()
+    assert len(rows) == 101
+    unreadable, first = rows[0], rows[1]
     assert (unreadable["job_id"], unreadable["payload"]) == (None, None)
     assert unreadable["payload_raw"] == b"x"
     assert (first["job_id"], first["batch_id"], first["attempt"]) == ("batch:b:0:200", "b", 0)
-    assert json.loads(first["payload"]) == {"id": 200, "tags": ["a"], "raw": "AQ=="}
+    assert json.loads(first["payload"]) == {"id": 200, "tags": ["a"], "raw": {"base64": "AQ=="}}
     assert first["data"].asDict() == {"id": 200, "tags": ["a"], "raw": b"\x01"}
     assert used.depth() == before
     assert jobs.where("created_at > enqueued_at").count() == 0
@@ -70,30 +78,36 @@ def test_jobs_are_read_and_stay_where_they_are(spark: Any, used: Queue) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_letters_are_chosen_in_sql_and_replayed_once(spark: Any, used: Queue) -> None:
-    letters = view(spark, used, "dlq")
-    assert {row["error"]: row["count"] for row in letters.groupBy("error").count().collect()} == {
-        "Error0: no": 50, "Error1: no": 50,
-    }  # fmt: skip
-    row = letters.orderBy("entry_id").first()
+def test_dead_letters_are_selected_in_sql_and_replayed_once(spark: Any, used: Queue) -> None:
+    dead_letters = view(spark, used, "dlq")
+    counts = dead_letters.groupBy("error").count().collect()
+    assert {row["error"]: row["count"] for row in counts} == {
+        "Error0: no": 50,
+        "Error1: no": 50,
+    }
+    row = dead_letters.orderBy("entry_id").first()
     assert (row["reason"], row["attempts"], row["batch_id"]) == ("retries_exhausted", 3, "b")
     assert used.batch_progress("b").dead == 100
-    chosen = letters.where("error LIKE 'Error1%'").cache()
-    assert chosen.count() == 50
+    selected = dead_letters.where("error LIKE 'Error1%'").cache()
+    assert selected.count() == 50
     for _ in range(2):
-        writer = chosen.write.format("chasqui").mode("append").option("action", "replay")
-        writer = writer.option("queueName", used.name).option("url", where(used))
+        writer = selected.write.format("chasqui").mode("append").option("action", "replay")
+        writer = writer.option("queueName", used.name).option("url", queue_url(used))
         writer.option("batchId", "r").option("maxReplays", 2).save()
     assert used.client.execute(staged_writes.get_report(used.keys, "r")) == {
-        "matched": 100, "affected": 50, "missing": 50, "max_replays_reached": 0, "unreadable": 0,
-    }  # fmt: skip
+        "matched": 100,
+        "affected": 50,
+        "missing": 50,
+        "max_replays_reached": 0,
+        "unreadable": 0,
+    }
     assert used.batch_progress("b").dead == 50
     assert used.depth().waiting == 140
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_results_delayed_and_events_are_tables_too(spark: Any, used: Queue) -> None:
+def test_results_delayed_jobs_and_events_are_read_as_tables(spark: Any, used: Queue) -> None:
     from datetime import timedelta
 
     results = view(spark, used, "results", batchId="b", partitions=3)
@@ -121,8 +135,8 @@ def test_results_delayed_and_events_are_tables_too(spark: Any, used: Queue) -> N
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4, 7])
-def test_ranges_cover_everything_once_and_are_of_like_size(queue: Queue, parts: int) -> None:
-    """A long silence, a burst, a trickle, another burst: what real streams look like."""
+def test_ranges_cover_every_entry_once_and_have_similar_sizes(queue: Queue, parts: int) -> None:
+    """The stream has a long gap, a burst, single entries and another burst."""
     key = queue.keys.stream
     bursts = [
         f"{ms}-{n}"
@@ -130,26 +144,19 @@ def test_ranges_cover_everything_once_and_are_of_like_size(queue: Queue, parts: 
         for ms in range(start, start + 500)
         for n in (0, 1)
     ]
-    trickle = [f"{10**12 + 10**6 * n}-5" for n in range(1, 9)]
-    ids = sorted({"5-0", *bursts, *trickle}, key=stream_partitioning.parse_stream_id)
+    single_entries = [f"{10**12 + 10**6 * n}-5" for n in range(1, 9)]
+    ids = sorted({"5-0", *bursts, *single_entries}, key=StreamId.parse)
     add(queue, key, *ids)
-    end = stream_partitioning.parse_stream_id(
-        queue.client.execute(stream_partitioning.last_id(key))
-    )
-    found = queue.client.run_flow(stream_partitioning.split_range(key, (0, 0), end, parts))
-    assert 1 <= len(found) <= parts
-    pages = [
-        queue.client.execute(stream_partitioning.read_page(key, *each, 10_000)) for each in found
-    ]
+    start, end = StreamId(0), queue.client.execute(last_id(key))
+    ranges = queue.client.run_flow(split_range(key, start, end, parts))
+    assert 1 <= len(ranges) <= parts
+    pages = [queue.client.execute(read_page(key, *bounds, 10_000)) for bounds in ranges]
     assert [entry[0].decode() for page in pages for entry in page] == ids
     assert max(len(page) for page in pages) <= len(ids) / parts * 2 + 10
-    assert (
-        queue.client.run_flow(stream_partitioning.split_range(f"{key}-none", (0, 0), end, parts))
-        == []
-    )
+    assert queue.client.run_flow(split_range(f"{key}-none", start, end, parts)) == []
 
 
-def test_a_payload_that_does_not_fit_its_schema_is_null() -> None:
+def test_a_payload_that_does_not_match_its_schema_is_null() -> None:
     from pyspark.sql import types as t
 
     schema = t.StructType(
@@ -162,12 +169,12 @@ def test_a_payload_that_does_not_fit_its_schema_is_null() -> None:
             t.StructField("text", t.StringType()),
         ]
     )
-    fit = coercer(schema)
-    assert fit("no map") is None
-    assert fit({}) == dict.fromkeys(schema.names)
+    coerce = coercer(schema)
+    assert coerce("no map") is None
+    assert coerce({}) == dict.fromkeys(schema.names)
     bad = {"n": 2**31, "d": "1000.00", "at": "soon", "day": 7, "m": [], "text": []}
-    assert fit(bad) == dict.fromkeys(schema.names)
-    good = fit({"n": 1, "d": "1.5", "at": 0, "day": "2026-05-17", "m": {"a": 1}, "text": 7})
+    assert coerce(bad) == dict.fromkeys(schema.names)
+    good = coerce({"n": 1, "d": "1.5", "at": 0, "day": "2026-05-17", "m": {"a": 1}, "text": 7})
     assert str(good["d"]) == "1.50"
     assert good["at"].isoformat() == "1970-01-01T00:00:00+00:00"
     assert (good["m"], good["text"], str(good["day"])) == ([("a", 1)], "7", "2026-05-17")

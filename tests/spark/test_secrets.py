@@ -1,4 +1,4 @@
-"""A password is nowhere to be read: not in process lists, logs, the event log or Spark's UI."""
+"""Passwords appear in no process list, log, event log or page of Spark's UI."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ REST = ("environment", "jobs", "stages", "sql?details=true", "allexecutors")
 
 
 class Watcher(threading.Thread):
-    """Reads process lists all the time, and Spark's UI once the application is done writing."""
+    """Thread that reads process lists, and Spark's UI after the application has written."""
 
-    def __init__(self, port: int, flag: Path, seen: Any):
+    def __init__(self, port: int, flag: Path, has_written: Any):
         super().__init__()
         self.root = f"http://127.0.0.1:{port}"
-        self.flag, self.seen_jobs = flag, seen
+        self.flag, self.has_written = flag, has_written
         self.processes: set[str] = set()
         self.pages = ""
-        self.over = threading.Event()
+        self.stopped = threading.Event()
 
     def run(self) -> None:
-        while not self.over.is_set():
-            listed = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, check=True)
-            self.processes.update(listed.stdout.decode(errors="replace").splitlines())
-            if not self.flag.exists() and self.seen_jobs():
+        while not self.stopped.is_set():
+            ps = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, check=True)
+            self.processes.update(ps.stdout.decode(errors="replace").splitlines())
+            if not self.flag.exists() and self.has_written():
                 with suppress(OSError):
-                    self.look()
+                    self.read_ui()
                     self.flag.touch()
             time.sleep(0.1)
 
-    def look(self) -> None:
+    def read_ui(self) -> None:
         applications = json.loads(self._get("/api/v1/applications"))
         home = f"/api/v1/applications/{applications[0]['id']}"
         pages = [f"/{page}" for page in PAGES] + [f"{home}/{page}" for page in REST]
@@ -64,7 +64,7 @@ class Watcher(threading.Thread):
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_an_application_writes_to_the_queue_itself_and_shows_no_password(
+def test_a_writing_application_exposes_no_password(
     airflow: Any,
     dag_file: Any,
     cluster: Any,
@@ -84,83 +84,97 @@ def test_an_application_writes_to_the_queue_itself_and_shows_no_password(
         monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", json.dumps(login))
         url = server.url.replace("redis://", f"redis://:{canary}@")
         file = dag_file(
-            "Submit", queue_name, queue_name=queue_name, application_writes=True,
+            "Submit",
+            queue_name,
+            queue_name=queue_name,
+            application_writes=True,
             application=str(HERE / "injected.py"),
-            application_args=[queue_name, str(flag)], verbose=True,
+            application_args=[queue_name, str(flag)],
+            verbose=True,
             conf={
-                "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(cluster.events),
-                "spark.ui.port": str(port), "spark.eventLog.compress": "false",
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": str(cluster.events),
+                "spark.ui.port": str(port),
+                "spark.eventLog.compress": "false",
             },
-        )  # fmt: skip
+        )
         with Queue(queue_name, url) as queue:
             watcher = Watcher(port, flag, lambda: queue.depth().waiting == 1000)
             watcher.start()
             try:
                 run = airflow(file, queue_name, date)
             finally:
-                watcher.over.set()
+                watcher.stopped.set()
                 watcher.join()
             assert run.state == "success"
             handle = run.xcom("it")
             assert (handle["total"], handle["queue_name"]) == (1000, queue_name)
             assert f"{queue_name}~it~" in handle["batch_id"]
-            # The same run again finds its ship complete and submits nothing.
+            # A second run with the same date finds the batch and submits nothing.
             submitted = cluster.log("master").count("Registering app")
             assert submitted
             assert airflow(file, queue_name, date).state == "success"
             assert cluster.log("master").count("Registering app") == submitted
             assert queue.depth().waiting == 1000
-    written = capfd.readouterr()
-    found = {
+    output = capfd.readouterr()
+    texts = {
         "the process list": "\n".join(watcher.processes),
-        "the driver's log": caplog.text + written.out + written.err,
+        "the driver's log": caplog.text + output.out + output.err,
         "the event log": "".join(
-            each.read_text(errors="replace") for each in cluster.events.rglob("*") if each.is_file()
+            file.read_text(errors="replace") for file in cluster.events.rglob("*") if file.is_file()
         ),
         "the UI": watcher.pages,
         "the logs of the executors": cluster.logs(),
     }
-    signs = {
+    # Proof that each text was read.
+    expected = {
         "the process list": str(HERE / "injected.py"),
         "the driver's log": f"the queue {queue_name} has 1000 jobs",
         "the event log": "injected.py",
         "the UI": "injected.py",
         "the logs of the executors": "CoarseGrainedExecutorBackend",
     }
-    for place, text in found.items():
-        assert signs[place] in text, f"{place} was not looked at"
-        assert canary not in text, f"the password stands in {place}"
+    for source, text in texts.items():
+        assert expected[source] in text, f"{source} was not read: no {expected[source]!r}"
+        assert canary not in text, f"{source} contains the password"
 
 
 @pytest.mark.parametrize("option", ["password", "auth", "redis.password", "authToken", "secretKey"])
-def test_a_password_option_is_refused(option: str) -> None:
-    for read in (WriteOptions, ReadOptions):
-        with pytest.raises(InvalidArgument, match="CHASQUI_CONNECTION") as refused:
-            read.parse({"queueName": "q", option: "canary"})  # type: ignore[attr-defined]
-        assert "canary" not in str(refused.value)
+def test_a_password_option_is_rejected(option: str) -> None:
+    for options in (WriteOptions, ReadOptions):
+        with pytest.raises(InvalidArgument, match="CHASQUI_CONNECTION") as rejected:
+            options.parse({"queueName": "q", option: "canary"})  # type: ignore[attr-defined]
+        assert "canary" not in str(rejected.value)
 
 
-def test_a_url_option_may_not_carry_a_password() -> None:
-    with pytest.raises(InvalidArgument, match="password") as refused:
+def test_a_url_option_with_a_password_is_rejected() -> None:
+    with pytest.raises(InvalidArgument, match="password") as rejected:
         connection.resolve({"url": "redis://:canary@localhost"})
-    assert "canary" not in str(refused.value)
+    assert "canary" not in str(rejected.value)
     assert connection.resolve({"url": "redis://localhost"}) == from_url("redis://localhost")
 
 
-def test_a_connection_survives_its_journey() -> None:
+def test_a_connection_survives_serialization() -> None:
     target = RedisTarget(
-        (("a", 1), ("b", 2)), 0, "user", "canary", Tls("ca.pem"), sentinel_master="m",
+        (("a", 1), ("b", 2)),
+        0,
+        "user",
+        "canary",
+        Tls("ca.pem"),
+        sentinel_master="m",
         sentinel_password="other",
-    )  # fmt: skip
+    )
     assert connection.parse(connection.to_json(target)) == target
     assert connection.parse("redis://:canary@h:7/3") == from_url("redis://:canary@h:7/3")
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument) as rejected:
         connection.parse('{"nodes": [], "password": "canary", "nonsense": 1}')
-    assert "canary" not in str(refused.value)
+    assert "canary" not in str(rejected.value)
 
 
-def test_the_server_is_looked_for_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given = from_url("redis://given")
+def test_the_sources_of_the_server_have_an_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    registered = from_url("redis://registered")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(connection.ENV_VAR, raising=False)
     with pytest.raises(InvalidArgument, match=connection.ENV_VAR):
@@ -170,4 +184,4 @@ def test_the_server_is_looked_for_in_order(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv(connection.ENV_VAR, "redis://:canary@in-env")
     assert connection.resolve({}).nodes[0][0] == "in-env"
     assert connection.resolve({"url": "redis://in-option"}).nodes[0][0] == "in-option"
-    assert connection.resolve({"url": "redis://in-option"}, given) is given
+    assert connection.resolve({"url": "redis://in-option"}, registered) is registered

@@ -1,6 +1,6 @@
-"""What is handed to spark-submit, written down by a script that stands in its place.
+"""The command line and environment of spark-submit, recorded by a script that replaces it.
 
-YARN is not to be had here; what must not go wrong there is what stands on the command line.
+No YARN cluster is available in tests, so its submissions are checked by their command line.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.provider.conftest import connection_json
 RECORDER = f"""#!{sys.executable}
 import json, os, stat, sys
 files = dict(zip(sys.argv[1:], sys.argv[2:])).get("--files")
-seen = {{"argv": sys.argv[1:], "env": dict(os.environ)}}
+call = {{"argv": sys.argv[1:], "env": dict(os.environ)}}
 if files:
-    seen["mode"] = stat.filemode(os.stat(files).st_mode)
-    seen["file"] = open(files).read()
+    call["mode"] = stat.filemode(os.stat(files).st_mode)
+    call["file"] = open(files).read()
 with open(os.environ["RECORD"], "a") as out:
-    out.write(json.dumps(seen) + "\\n")
+    out.write(json.dumps(call) + "\\n")
 """
 
 
@@ -33,7 +33,7 @@ with open(os.environ["RECORD"], "a") as out:
 def submit(
     native_server: Server, queue_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
-    """Run the operator; return what spark-submit was called with, and how it ended."""
+    """Return a function that runs the operator, and returns the calls and the error."""
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "spark-submit"
     script.write_text(RECORDER)
@@ -54,7 +54,7 @@ def submit(
         )
         problem = ""
         try:
-            operator.execute({"ti": Instance()})  # type: ignore[typeddict-item]
+            operator.execute({"ti": FakeTaskInstance()})  # type: ignore[typeddict-item]
         except Exception as error:
             problem = str(error)
         lines = record.read_text().splitlines() if record.exists() else []
@@ -63,8 +63,8 @@ def submit(
     return run
 
 
-class Instance:
-    """As much of a task instance as an operator asks for here."""
+class FakeTaskInstance:
+    """The attributes of a task instance that the operator uses."""
 
     dag_id, run_id, task_id, map_index, try_number = "d", "r", "it", -1, 1
 
@@ -76,50 +76,55 @@ YARN = {"conn_type": "spark", "host": "yarn", "extra": json.dumps({"deploy-mode"
 LOCAL = {"conn_type": "spark", "host": "local[2]"}
 
 
-def test_on_yarn_the_login_travels_in_a_file_of_its_owner(
+def test_on_yarn_the_credentials_are_sent_in_a_private_file(
     submit: Any, native_server: Server
 ) -> None:
     [call], problem = submit(YARN, source_sql="SELECT 1")
-    assert "has written nothing under the ship id" in problem
+    assert "has not written batch" in problem
     assert call["mode"] == "-rw-------"
     port = native_server.url.removesuffix("/0").rpartition(":")[2]
     assert json.loads(call["file"])["nodes"] == [["127.0.0.1", int(port)]]
     assert "CHASQUI_CONNECTION" not in call["env"]
     assert port not in " ".join(call["argv"])
-    assert any(each.endswith("chasqui_spark.zip") for each in call["argv"])
-    order = json.loads(call["argv"][-1])
-    assert order["source"] == {"sql": "SELECT 1"}
-    assert order["options"]["onExisting"] == "skip"
+    assert any(argument.endswith("chasqui_spark.zip") for argument in call["argv"])
+    spec = json.loads(call["argv"][-1])
+    assert spec["source"] == {"sql": "SELECT 1"}
+    assert spec["options"]["onExisting"] == "skip"
 
 
-def test_an_injected_application_on_yarn_is_told_its_ship(submit: Any, queue_name: str) -> None:
+def test_on_yarn_a_writing_application_receives_queue_and_batch_id(
+    submit: Any, queue_name: str
+) -> None:
     [call], _ = submit(YARN, application="app.py", application_writes=True)
-    told = [each for each in call["argv"] if each.startswith("spark.yarn.appMasterEnv.")]
-    assert f"spark.yarn.appMasterEnv.CHASQUI_QUEUE={queue_name}" in told
-    assert any(each.startswith("spark.yarn.appMasterEnv.CHASQUI_BATCH_ID=d~it~r~") for each in told)
-    assert not any("CHASQUI_CONNECTION" in each for each in told)
+    prefix = "spark.yarn.appMasterEnv."
+    variables = [argument for argument in call["argv"] if argument.startswith(prefix)]
+    assert f"{prefix}CHASQUI_QUEUE={queue_name}" in variables
+    assert any(text.startswith(f"{prefix}CHASQUI_BATCH_ID=d~it~r~") for text in variables)
+    assert not any("CHASQUI_CONNECTION" in text for text in variables)
 
 
-def test_the_users_application_runs_first_and_alone(submit: Any) -> None:
+def test_the_users_application_runs_first_without_the_credentials(submit: Any) -> None:
     first, second = submit(LOCAL, application="app.py", source_path="/data/out", name="mine")[0]
     assert first["argv"][-1] == "app.py"
     assert "CHASQUI_CONNECTION" not in first["env"]
     assert "chasqui" not in " ".join(first["argv"])
     assert second["argv"][-2].endswith("chasqui_submit.py")
     assert json.loads(second["argv"][-1])["source"] == {
-        "path": "/data/out", "format": "parquet", "options": {},
-    }  # fmt: skip
+        "path": "/data/out",
+        "format": "parquet",
+        "options": {},
+    }
     assert "CHASQUI_CONNECTION" in second["env"]
     assert "CHASQUI_CONNECTION" not in os.environ
 
 
 @pytest.mark.parametrize(
-    ("spark", "arguments", "words"),
+    ("spark", "arguments", "message"),
     [
-        (LOCAL, {}, "say what to ship"),
-        (LOCAL, {"source_sql": "a", "source_path": "b"}, "say what to ship"),
-        (LOCAL, {"application_writes": True}, "needs an application"),
-        (LOCAL, {"source_sql": "a", "on_existing": "perhaps"}, "skip, fail or overwrite"),
+        (LOCAL, {}, "exactly one of source_path"),
+        (LOCAL, {"source_sql": "a", "source_path": "b"}, "exactly one of source_path"),
+        (LOCAL, {"application_writes": True}, "requires application"),
+        (LOCAL, {"source_sql": "a", "on_existing": "perhaps"}, "skip, fail, overwrite"),
         (
             {"conn_type": "spark", "host": "spark://h:1", "extra": '{"deploy-mode": "cluster"}'},
             {"source_sql": "a"},
@@ -127,19 +132,19 @@ def test_the_users_application_runs_first_and_alone(submit: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_submitted_is_refused(
-    submit: Any, spark: dict[str, Any], arguments: dict[str, Any], words: str
+def test_invalid_submissions_are_rejected(
+    submit: Any, spark: dict[str, Any], arguments: dict[str, Any], message: str
 ) -> None:
     calls, problem = submit(spark, **arguments)
     assert not calls
-    assert words in problem
+    assert message in problem
 
 
-def test_a_second_write_under_the_operators_ship_is_refused(queue: Queue) -> None:
+def test_the_batch_id_of_the_operator_is_used_once(queue: Queue) -> None:
     from airflow_provider_chasqui.spark.options import WriteOptions, with_defaults
 
-    told = {"CHASQUI_QUEUE": queue.name, "CHASQUI_BATCH_ID": "s"}
-    options = WriteOptions.parse(with_defaults({}, told))
+    environment = {"CHASQUI_QUEUE": queue.name, "CHASQUI_BATCH_ID": "s"}
+    options = WriteOptions.parse(with_defaults({}, environment))
     assert (options.queue_name, options.batch_id, options.on_existing) == (queue.name, "s", "fail")
-    own = WriteOptions.parse(with_defaults({"batchid": "mine", "queueName": "other"}, told))
+    own = WriteOptions.parse(with_defaults({"batchid": "mine", "queueName": "other"}, environment))
     assert (own.queue_name, own.batch_id, own.on_existing) == ("other", "mine", "skip")

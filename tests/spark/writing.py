@@ -1,4 +1,4 @@
-"""What the Spark tests say often: write a ship, look at what became of it."""
+"""Helpers of the Spark tests: write a DataFrame as a batch and check the queue."""
 
 from __future__ import annotations
 
@@ -12,48 +12,51 @@ from airflow_provider_chasqui.core.job import StreamEntry
 from airflow_provider_chasqui.queue import Queue
 
 
-def where(queue: Queue) -> str:
-    """The server of a queue, as the option url takes it."""
+def queue_url(queue: Queue) -> str:
+    """Return the URL of the server of a queue as the option url expects it."""
     target = queue._connection_manager.target
     host, port = target.nodes[0]
     return f"redis://{host}:{port}/{target.db}"
 
 
-def ship(df: Any, queue: Queue, ship_id: str, *, format: str = "chasqui", **options: Any) -> None:
+def write_batch(
+    df: Any, queue: Queue, batch_id: str, *, format: str = "chasqui", **options: Any
+) -> None:
+    """Write a DataFrame to a queue as a batch."""
     writer = df.write.format(format).mode("append").option("queueName", queue.name)
-    writer = writer.option("url", where(queue)).option("batchId", ship_id)
+    writer = writer.option("url", queue_url(queue)).option("batchId", batch_id)
     for key, value in options.items():
         writer = writer.option(key, value)
     writer.save()
 
 
 def entries(queue: Queue) -> list[StreamEntry]:
-    """Everything that is on the stream."""
-    found: list[Any] = []
+    """Return all entries of the stream."""
+    parsed: list[Any] = []
     start = "-"
     while raw := queue.client.execute(inspect.read_entries(queue.keys, start)):
-        found += [consumer_group.parse_entry(each, 2**62) for each in raw]
+        parsed += [consumer_group.parse_entry(entry, 2**62) for entry in raw]
         start = f"({raw[-1][0].decode()}"
-    return found
+    return parsed
 
 
-def numbers(queue: Queue) -> Counter[int]:
-    """How often each row is on the stream."""
+def row_counts(queue: Queue) -> Counter[int]:
+    """Return how often each row is on the stream."""
     return Counter(entry.job.payload["id"] for entry in entries(queue))
 
 
-def assert_exact(queue: Queue, ship_id: str, rows: int) -> None:
-    """Every row once, every job id once, the batch sealed, nothing left behind."""
-    seen = numbers(queue)
-    assert (len(seen), sum(seen.values())) == (rows, rows)
+def assert_exact(queue: Queue, batch_id: str, rows: int) -> None:
+    """Assert that each row and each job id exists once, and that nothing is staged."""
+    counts = row_counts(queue)
+    assert (len(counts), sum(counts.values())) == (rows, rows)
     assert len({entry.job.id for entry in entries(queue)}) == rows
-    progress = queue.batch_progress(ship_id)
+    progress = queue.batch_progress(batch_id)
     assert (progress.total, progress.enqueued) == (rows, rows)
-    assert leftovers(queue) == []
+    assert staging_keys(queue) == []
 
 
-def leftovers(queue: Queue) -> list[str]:
-    """Keys of ships that are still there."""
+def staging_keys(queue: Queue) -> list[str]:
+    """Return the keys of staged writes that exist."""
     from airflow_provider_chasqui.core.command import as_raw, redis_command
 
     names: list[bytes] = []
@@ -68,27 +71,27 @@ def leftovers(queue: Queue) -> list[str]:
             return sorted(name.decode() for name in names)
 
 
-def settle_all(queue: Queue) -> int:
-    """Do what workers do: run every job and settle it; the result is the row's number."""
+def complete_all(queue: Queue) -> int:
+    """Acknowledge every job as a worker does, with the row number as its result."""
     from airflow_provider_chasqui.core.payload import encode_payload
 
     group = queue.config.group
-    with suppress(RedisServerError):  # it is there already
+    with suppress(RedisServerError):  # the group exists
         queue.client.execute(consumer_group.create(queue.keys, group))
     count = 0
     while raw := queue.client.execute(
         consumer_group.read(queue.keys, group, "tests", 1000, 0, 30_000)
     ):
-        done = [consumer_group.parse_entry(each, 2**62) for each in raw]
-        settled = [
+        parsed = [consumer_group.parse_entry(entry, 2**62) for entry in raw]
+        completions = [
             consumer_group.Completion(
-                each.id, each.job.id, encode_payload(each.job.payload.get("id"))
+                entry.id, entry.job.id, encode_payload(entry.job.payload.get("id"))
             )
-            for each in done
-            if isinstance(each, StreamEntry)
+            for entry in parsed
+            if isinstance(entry, StreamEntry)
         ]
         assert all(
-            queue.client.execute(consumer_group.ack_with_results(queue.keys, group, settled))
+            queue.client.execute(consumer_group.ack_with_results(queue.keys, group, completions))
         )
-        count += len(settled)
+        count += len(completions)
     return count

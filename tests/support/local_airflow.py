@@ -30,7 +30,7 @@ class AirflowSite(LocalAirflow):
     :param env: additional environment variables of all Airflow processes.
     """
 
-    patience = 0.0
+    stop_timeout = 0.0
 
     def __init__(self, dags: Path, env: dict[str, str]):
         super().__init__(Path(tempfile.mkdtemp(prefix="chasqui-airflow-")), dags)

@@ -1,7 +1,7 @@
-"""Spark computes who gets a letter, workers send them, the DAG waits for all of it and sums up.
+"""Spark selects customers, workers send each of them a newsletter, and the DAG waits for all.
 
 Connections: `spark_default` (the Spark master) and `chasqui_default` (the Redis server). Workers:
-`chasqui worker` with a handler for jobs named "send-letter".
+`chasqui worker` with a handler for jobs named "send-newsletter".
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ CUSTOMERS = """
 
 
 @dag(start_date=datetime(2026, 1, 1), schedule=None, catchup=False, params={"customers": 2000})
-def spark_ship() -> None:
-    ship = ChasquiSparkSubmitOperator(
-        task_id="ship",
-        queue_name="letters",
+def spark_write() -> None:
+    write = ChasquiSparkSubmitOperator(
+        task_id="write",
+        queue_name="newsletters",
         source_sql=CUSTOMERS,
-        write_options={"jobName": "send-letter", "retry": "5"},
+        write_options={"jobName": "send-newsletter", "retry": "5"},
     )
-    sent = ChasquiBatchSensor(task_id="sent", batch=ship.output, max_failed_ratio=0.01)
+    wait = ChasquiBatchSensor(task_id="wait", batch=write.output, max_failed_ratio=0.01)
 
     @task
     def summarise(handle: dict[str, Any], counts: dict[str, Any]) -> str:
-        return f"{counts['done']} of {handle['total']} letters were sent"
+        return f"{counts['done']} of {handle['total']} newsletters were sent"
 
-    summarise(ship.output, sent.output)
+    summarise(write.output, wait.output)
 
 
-spark_ship()
+spark_write()
