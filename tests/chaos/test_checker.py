@@ -16,7 +16,7 @@ SECOND_RUN = Run("j", 1, pid=8, start=9.0, end=9.5, outcome="ok", name="job")
 
 
 def history_of(*runs: Run, spec: JobSpec = SPEC, **fields: object) -> History:
-    """Return the history of one job that was added once, unless `fields` say otherwise."""
+    """Return the history of one job that was added once, unless `fields` differ."""
     adds = fields.pop("adds", [ADD])
     return replace(History(Scenario(1, (spec,), (), ticks=0), adds, list(runs)), **fields)  # type: ignore[arg-type]
 

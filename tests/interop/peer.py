@@ -96,9 +96,9 @@ async def follow(plan: dict[str, Any], job: chasquimq.Job) -> Any:
     if plan.get("sleep_ms"):
         await asyncio.sleep(plan["sleep_ms"] / 1000)
     if plan.get("die"):
-        raise chasquimq.UnrecoverableError("the plan says die")
+        raise chasquimq.UnrecoverableError("planned unrecoverable error")
     if job.attempt < plan.get("fail", 0):
-        raise RuntimeError("the plan says fail")
+        raise RuntimeError("planned failure")
     return job.data if plan.get("echo") else plan.get("returns")
 
 

@@ -134,7 +134,7 @@ def test_a_mixed_fleet_finishes_every_job(server, queue, client, worker) -> None
 
 
 def check_outcomes(queue: Queue, client: Any, server: Server, plans: dict[str, Any]) -> None:
-    """Assert that every job ended as its plan says and every repeat fired up to its limit."""
+    """Assert that every job ended as planned and every repeat fired up to its limit."""
     own_runs = Counter(job_id for job_id, _ in runs(client, queue.name))
     recorded = peer_runs(server.url, RECORD)
     runs_of_peers = Counter(run.id for run in recorded)

@@ -1,4 +1,4 @@
-"""Worker process of the crash tests. The payload says what a job does; every run is recorded."""
+"""Worker process of the crash tests. The payload decides the outcome."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def handler(runs_client: Any, queue: str) -> Any:
             case "always fail":
                 raise ValueError("every run fails")
             case "die":
-                raise Unrecoverable("the payload says die")
+                raise Unrecoverable("planned unrecoverable error")
             case int() | float() as seconds:
                 await asyncio.sleep(seconds)
             case {"plan": plan}:
@@ -64,9 +64,9 @@ async def follow(plan: dict[str, Any], job: Any) -> None:
     """Follow a plan in the format of tests/interop/peer.py."""
     await asyncio.sleep(plan.get("sleep_ms", 0) / 1000)
     if plan.get("die"):
-        raise Unrecoverable("the plan says die")
+        raise Unrecoverable("planned unrecoverable error")
     if job.attempt < plan.get("fail", 0):
-        raise ValueError("the plan says fail")
+        raise ValueError("planned failure")
 
 
 async def work(url: str, dialect: str, name: str, runs_url: str, changes: dict[str, Any]) -> None:

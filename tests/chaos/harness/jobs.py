@@ -1,4 +1,4 @@
-"""Handler of the fault tests: it does what the payload says and records its runs in a file.
+"""Handler of the fault tests: it follows the payload and records its runs in a file.
 
 Each start and each end is one write to an append-only file of the process, so `kill -9` loses none.
 The worker's clock is the system clock plus the offset in a shared file, which the tests change.
@@ -52,10 +52,10 @@ async def run(job: Any) -> None:
         await asyncio.sleep(payload.get("work_ms", 0) / 1000)
         if payload.get("die"):
             outcome = "dead"
-            raise Unrecoverable("the payload says die")
+            raise Unrecoverable("planned unrecoverable error")
         if job.attempt < payload.get("fail", 0):
             outcome = "failed"
-            raise ValueError("the payload says fail")
+            raise ValueError("planned failure")
         outcome = "ok"
     finally:
         record(outcome, job)
