@@ -106,7 +106,7 @@ def client_url(queue) -> str:
 
 
 @WHEN
-def test_a_worker_killed_during_an_ack(queue, client, worker, killed, when: str) -> None:
+def test_a_worker_killed_during_an_ack_loses_no_job(queue, client, worker, killed, when: str) -> None:
     queue.add("quick", job_id="j", retry=RetryPolicy(3, SHORT_BACKOFF))
     killed("ack", when)
     assert is_drained(queue) == (when == "after")
@@ -118,7 +118,7 @@ def test_a_worker_killed_during_an_ack(queue, client, worker, killed, when: str)
 
 
 @WHEN
-def test_a_worker_killed_while_it_schedules_a_retry(
+def test_a_worker_killed_while_it_schedules_a_retry_loses_no_attempt(
     queue, client, worker, killed, when: str
 ) -> None:
     queue.add("fail", job_id="j", retry=RetryPolicy(2, Backoff.fixed(timedelta(milliseconds=600))))
@@ -133,7 +133,7 @@ def test_a_worker_killed_while_it_schedules_a_retry(
 
 
 @WHEN
-def test_a_worker_killed_while_it_moves_a_job_to_the_dlq(
+def test_a_worker_killed_while_it_moves_a_job_to_the_dlq_leaves_one_dead_letter(
     queue, client, worker, killed, when: str
 ) -> None:
     batch = queue.add_batch(["die"], batch_id="b", retry=RetryPolicy(5, SHORT_BACKOFF))
@@ -151,7 +151,7 @@ def test_a_worker_killed_while_it_moves_a_job_to_the_dlq(
 
 
 @WHEN
-def test_a_worker_killed_while_it_promotes_delayed_jobs(
+def test_a_worker_killed_while_it_promotes_runs_each_delayed_job_once(
     queue, client, worker, killed, when: str
 ) -> None:
     jobs = [{"payload": "quick", "job_id": f"j{n}", "delay": timedelta(0.001)} for n in range(20)]
@@ -171,7 +171,7 @@ def test_a_worker_killed_while_it_promotes_delayed_jobs(
 
 
 @WHEN
-def test_a_worker_killed_while_it_fires_a_repeat(queue, client, worker, killed, when: str) -> None:
+def test_a_worker_killed_while_it_fires_a_repeat_loses_no_fire(queue, client, worker, killed, when: str) -> None:
     queue.repeat("quick", Every(300), job_name="r", limit=4, misfire=FIRE_ONCE)
     killed("repeat_enqueue_due", when)
     fired = int(client.hget(queue.keys.repeat_spec("r::every:300"), "fired") or 0)
