@@ -106,7 +106,9 @@ def client_url(queue) -> str:
 
 
 @WHEN
-def test_a_worker_killed_during_an_ack_loses_no_job(queue, client, worker, killed, when: str) -> None:
+def test_a_worker_killed_during_an_ack_loses_no_job(
+    queue, client, worker, killed, when: str
+) -> None:
     queue.add("quick", job_id="j", retry=RetryPolicy(3, SHORT_BACKOFF))
     killed("ack", when)
     assert is_drained(queue) == (when == "after")
@@ -171,7 +173,9 @@ def test_a_worker_killed_while_it_promotes_runs_each_delayed_job_once(
 
 
 @WHEN
-def test_a_worker_killed_while_it_fires_a_repeat_loses_no_fire(queue, client, worker, killed, when: str) -> None:
+def test_a_worker_killed_while_it_fires_a_repeat_loses_no_fire(
+    queue, client, worker, killed, when: str
+) -> None:
     queue.repeat("quick", Every(300), job_name="r", limit=4, misfire=FIRE_ONCE)
     killed("repeat_enqueue_due", when)
     fired = int(client.hget(queue.keys.repeat_spec("r::every:300"), "fired") or 0)
