@@ -58,9 +58,11 @@ check: setup ## Check lint, formatting, spelling and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/codespell
+	@$(BIN)/python -m tools.async_to_sync --check
 	@$(BIN)/mypy
 
 fix: setup ## Apply automatic fixes of the linter and the formatter
+	@$(BIN)/python -m tools.async_to_sync
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 

@@ -11,18 +11,18 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "AsyncQueue": "queue",
+    "AsyncQueue": "queue_async",
     "Queue": "queue",
     "QueueConfig": "core.config",
     "WriteConcern": "core.config",
     "Consumer": "engine.consumer",
     "ConsumerConfig": "core.config",
     "Handlers": "engine.handlers",
-    "AsyncLeaseQueue": "lease.queue",
+    "AsyncLeaseQueue": "lease.queue_async",
     "LeaseQueue": "lease.queue",
-    "AsyncPartitionedQueue": "lease.partitions",
+    "AsyncPartitionedQueue": "lease.partitions_async",
     "PartitionedQueue": "lease.partitions",
-    "AsyncRsmqClient": "rsmq.client",
+    "AsyncRsmqClient": "rsmq.client_async",
     "RsmqClient": "rsmq.client",
     "RetryDefaults": "core.retry",
     "NewJob": "core.job",

@@ -1,4 +1,4 @@
-"""The wall clock. Code that takes a `clock` parameter uses `current_time_ms` by default."""
+"""Wall clock of the package. It is the default of every `clock` parameter."""
 
 from __future__ import annotations
 

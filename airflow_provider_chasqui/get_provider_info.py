@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider. Imports nothing, for Airflow reads it everywhere."""
+"""Metadata of the provider. Imports nothing, because Airflow loads it in every process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": PACKAGE,
         "name": NAME,
         "description": (
-            "Hand off millions of durable jobs to Redis Streams, wait for them without a worker "
-            "slot, start DAG runs from messages, and repair what died."
+            "Enqueue millions of durable jobs on Redis Streams, wait for them without a worker "
+            "slot, start DAG runs from messages, and replay failed jobs."
         ),
         "integrations": [
             {
@@ -61,7 +61,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _modules(package: str, *names: str) -> list[dict[str, Any]]:
-    """Modules of one of Airflow's rooms; each of them has an `rsmq` as well."""
+    """Return the modules of a package by integration. Every package has an `rsmq` module."""
     modules = [f"{_ROOT}.{package}.{name}" for name in names]
     return [
         {"integration-name": NAME, "python-modules": modules},
@@ -103,34 +103,43 @@ def _server_fields() -> dict[str, Any]:
         "mode": _field(
             "Kind of server",
             "string",
-            "One server, a master that Sentinels watch, or a Redis Cluster.",
+            "A single server, a master monitored by Sentinels, or a Redis Cluster.",
             default="standalone",
             enum=["standalone", "sentinel", "cluster"],
         ),
         "nodes": _field(
-            "Sentinels or cluster nodes", text, "host:port, host:port; in place of host and port."
+            "Sentinels or cluster nodes",
+            text,
+            "A list such as host:port, host:port. Replaces Host and Port.",
         ),
-        "sentinel_master": _field("Name of the master", text, "What the Sentinels call it."),
-        "sentinel_username": _field("User at the Sentinels", text),
-        "sentinel_password": _field("Password at the Sentinels", text, format="password"),
+        "sentinel_master": _field(
+            "Sentinel master name", text, "Name of the master in the Sentinel configuration."
+        ),
+        "sentinel_username": _field("Sentinel user", text),
+        "sentinel_password": _field("Sentinel password", text, format="password"),
         "timeout": _field(
-            "Timeout", ["number", "null"], "Seconds to wait for an answer (10).", minimum=0.1
+            "Timeout", ["number", "null"], "Seconds to wait for a reply. Default: 10.", minimum=0.1
         ),
         "connect_timeout": _field(
-            "Connect timeout", ["number", "null"], "Seconds to wait for a connection (5).",
+            "Connect timeout",
+            ["number", "null"],
+            "Seconds to wait for a connection. Default: 5.",
             minimum=0.1,
         ),
         "retries": _field(
-            "Tries after a lost connection", ["integer", "null"], "How often (8).", minimum=0
+            "Retries",
+            ["integer", "null"],
+            "Number of retries of a command after a lost connection. Default: 8.",
+            minimum=0,
         ),
         "dialect": _field(
             "Dialect",
             "string",
-            "Leave it on auto: the server is asked. Native needs Redis 8.6.",
+            "auto detects what the server supports. native requires Redis 8.6 or newer.",
             default="auto",
             enum=["auto", "native", "portable"],
         ),
-    }  # fmt: skip
+    }
 
 
 def _tls_fields() -> dict[str, Any]:
@@ -138,32 +147,49 @@ def _tls_fields() -> dict[str, Any]:
     return {
         "tls": _field("Use TLS", "boolean", default=False),
         "tls_ca_file": _field(
-            "CA certificate", text, "File on every Airflow machine; empty: the system's."
+            "CA certificate",
+            text,
+            "File on every Airflow machine. Default: the certificates of the system.",
         ),
-        "tls_cert_file": _field("Client certificate", text, "File, if the server asks for one."),
-        "tls_key_file": _field("Client key", text, "File that belongs to the client certificate."),
+        "tls_cert_file": _field(
+            "Client certificate", text, "File, if the server requires a client certificate."
+        ),
+        "tls_key_file": _field("Client key", text, "File with the key of the client certificate."),
         "tls_verify": _field("Verify the server's certificate", "boolean", default=True),
-        "tls_check_hostname": _field("Check its host name", "boolean", default=True),
+        "tls_check_hostname": _field("Verify the server's host name", "boolean", default=True),
     }
 
 
 def _queue_fields() -> dict[str, Any]:
-    whole, text = ["integer", "null"], ["string", "null"]
+    integer, text = ["integer", "null"], ["string", "null"]
     return {
-        "queue_name": _field("Queue", text, "The queue of tasks that name none."),
-        "group": _field("Consumer group", text, "As the workers call it (default)."),
+        "queue_name": _field("Default queue", text, "Queue of tasks without a queue_name."),
+        "group": _field(
+            "Consumer group", text, "Name of the workers' consumer group. Default: default."
+        ),
         "max_len": _field(
-            "Jobs a queue may hold", whole, "A full queue refuses; empty: no limit.", minimum=1
+            "Maximum queue length",
+            integer,
+            "A full queue rejects new jobs. Default: no limit.",
+            minimum=1,
         ),
         "max_payload_bytes": _field(
-            "Largest job", whole, "In bytes (1048576); workers must allow it too.", minimum=1
+            "Maximum payload size",
+            integer,
+            "In bytes. The workers must allow the same size. Default: 1048576.",
+            minimum=1,
         ),
-        "max_delay_days": _field("Longest delay", ["number", "null"], "In days (30).", minimum=0),
+        "max_delay_days": _field(
+            "Maximum delay", ["number", "null"], "In days. Default: 30.", minimum=0
+        ),
         "max_replays": _field(
-            "Replays of one job", whole, "How often a dead job may be replayed.", minimum=1
+            "Maximum replays",
+            integer,
+            "How many times a dead job may be replayed. Default: no limit.",
+            minimum=1,
         ),
         "emit_enqueue_events": _field(
-            "Announce jobs", "boolean", "Write an event when a job is added.", default=False
+            "Emit enqueue events", "boolean", "Write an event for every new job.", default=False
         ),
     }
 
@@ -182,22 +208,22 @@ def _option(
 
 def _config() -> dict[str, Any]:
     return {
-        "description": "How waiting tasks look at their queues, and what the page shows.",
+        "description": "Settings of waiting tasks and of the Chasqui page.",
         "options": {
             "poll_interval": _option(
                 "float",
                 "15.0",
-                "Seconds after which everything awaited is looked at again, in one pipeline per\n"
-                "queue, in case an event was lost or trimmed away.\n",
+                "Seconds between two checks of all awaited jobs and batches, in one pipeline per\n"
+                "queue. The checks find jobs whose events were lost or trimmed.\n",
             ),
             "first_scan_delay": _option(
                 "float",
                 "10.0",
-                "Seconds after which a job that nobody heard of is looked for on the queue. If it\n"
-                "is missing twice, the wait ends with JobNotFound.\n",
+                "Seconds after which a job without any event is searched for in the queue. If two\n"
+                "searches do not find it, the wait ends with JobNotFound.\n",
             ),
             "scan_interval": _option(
-                "float", "300.0", "Seconds between further passes over the queue.\n"
+                "float", "300.0", "Seconds between two later searches of the queue.\n"
             ),
             **_ui_options(),
         },
@@ -209,28 +235,31 @@ def _ui_options() -> dict[str, Any]:
         "connections": _option(
             "string",
             "",
-            "Connections that the Chasqui page may use, separated by commas. Empty: all of type\n"
-            "chasqui in Airflow's database and environment; those of a secrets backend must be\n"
-            "named, for it cannot be listed.\n",
+            "Connections that the Chasqui page may use, separated by commas. Default: all\n"
+            "connections of type chasqui in Airflow's database and environment. Connections of a\n"
+            "secrets backend must be listed here, because a secrets backend cannot be searched.\n",
             "chasqui_default, warehouse",
         ),
         "queues": _option(
             "string",
             "",
-            "Queues that the page shows even where it does not find them by itself, as on a Redis\n"
-            "Cluster: a name, or connection/name.\n",
+            "Queues that the page shows even if it does not discover them, for example on a Redis\n"
+            "Cluster. Each is a queue name, or connection/name; separated by commas.\n",
             "emails, warehouse/embeddings",
         ),
         "discover_queues": _option(
-            "boolean", "True", "Let the page look for queues with SCAN, a few turns at a time.\n"
+            "boolean",
+            "True",
+            "Whether the page discovers queues with SCAN, a few calls per request.\n",
         ),
         "mask_fields": _option(
             "string",
             "password, passwd, secret, token, api_key, apikey, access_key, private_key, "
             "authorization",
-            "Fields of payloads and results whose values the page never shows; case is ignored.\n",
+            "Names of fields in payloads and results whose values the page masks. Upper and lower\n"
+            "case are the same.\n",
         ),
         "hide_payloads": _option(
-            "boolean", "False", "Show no payloads, results and progress on the page at all.\n"
+            "boolean", "False", "Whether the page hides all payloads, results and progress.\n"
         ),
     }

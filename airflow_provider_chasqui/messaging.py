@@ -1,7 +1,7 @@
-"""Messages in DAGs: what started a run, and what a run has leased.
+"""Helpers for DAGs that process messages.
 
-`get_messages` reads the messages in a run's events; `queue_not_empty_asset` and `leased_messages` are for runs
-that hold messages until they are done with them.
+`get_messages` returns the messages of the events that started a run. `queue_not_empty_asset` and
+`leased_messages` are for runs that lease messages and ack them at the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from airflow.sdk import Asset, AssetWatcher, TaskGroup
 
 from airflow_provider_chasqui.core.commands import watchers
 from airflow_provider_chasqui.core.errors import JobNotFound
+from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
 from airflow_provider_chasqui.operators.messages import (
     DEFAULT_LEASE_TTL,
@@ -25,17 +26,22 @@ from airflow_provider_chasqui.operators.messages import (
 def get_messages(
     context: Mapping[str, Any], *, chasqui_conn_id: str = DEFAULT_CONN_ID
 ) -> list[dict[str, Any]]:
-    """Return the messages that started the run, each once, in the order of the queue.
+    """Return the messages that started the run, without duplicates, in the order of the queue.
 
-    Call it in a task: `get_messages(get_current_context())`. Every message is a dict with `id`,
-    `name`, `payload`, `entry_id`, `created_at_ms` and `attempt`.
+    Call it in a task: `get_messages(get_current_context())`.
+
+    :param context: the context of the task.
+    :param chasqui_conn_id: the id of the Airflow connection.
+    :return: one dict per message, with `id`, `name`, `payload`, `entry_id`, `created_at_ms` and
+        `attempt`.
+    :raises JobNotFound: if the messages were stored in Redis and have expired there.
     """
-    found: dict[str, dict[str, Any]] = {}
+    messages: dict[tuple[str, str], dict[str, Any]] = {}
     with ChasquiHook(chasqui_conn_id) as hook:
-        for manifest in _event_payloads(context):
-            for message in _load_messages(manifest, hook):
-                found[f"{manifest['queue_name']}/{message['entry_id']}"] = message
-    return sorted(found.values(), key=lambda message: _stream_id_key(message["entry_id"]))
+        for payload in _event_payloads(context):
+            for message in _load_messages(payload, hook):
+                messages[payload["queue_name"], message["entry_id"]] = message
+    return sorted(messages.values(), key=lambda message: StreamId.parse(message["entry_id"]))
 
 
 def _event_payloads(context: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
@@ -50,19 +56,15 @@ def _load_messages(event_payload: Mapping[str, Any], hook: ChasquiHook) -> list[
     if "window" not in event_payload:
         return list(event_payload.get("messages", ()))
     queue = hook.queue(event_payload["queue_name"])
-    kept = queue.client.execute(watchers.load_window(queue.keys, event_payload["window"]))
-    if kept is None:
+    messages = queue.client.execute(watchers.load_window(queue.keys, event_payload["window"]))
+    if messages is None:
         raise JobNotFound(
-            f"the window {event_payload['window']} of messages is no longer kept: such windows last "
-            f"{watchers.WINDOW_TTL_S // 86400} days",
+            f"the messages of the window {event_payload['window']} have expired: large windows are "
+            f"stored in Redis for {watchers.WINDOW_TTL_S // 86400} days",
             queue_name=queue.name,
         )
-    meant = set(event_payload["entry_ids"])
-    return [message for message in kept if message["entry_id"] in meant]
-
-
-def _stream_id_key(entry_id: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in entry_id.split("-"))
+    entry_ids = set(event_payload["entry_ids"])
+    return [message for message in messages if message["entry_id"] in entry_ids]
 
 
 def queue_not_empty_asset(
@@ -72,29 +74,46 @@ def queue_not_empty_asset(
     interval: timedelta = timedelta(seconds=15),
     chasqui_conn_id: str = DEFAULT_CONN_ID,
 ) -> Asset:
-    """Return an asset to schedule a DAG by: it rings while the queue holds messages."""
+    """Return an asset that schedules DAG runs while a queue has messages.
+
+    :param queue_name: the name of the queue.
+    :param lease_ttl: the maximum duration of a run, one hour by default; the same as that of
+        `leased_messages`.
+    :param interval: the time between two events, 15 seconds by default.
+    :param chasqui_conn_id: the id of the Airflow connection.
+    :raises InvalidArgument: if a duration is not above 0.
+    """
     from airflow_provider_chasqui.triggers.queue_not_empty import ChasquiQueueNotEmptyTrigger
 
-    bell = ChasquiQueueNotEmptyTrigger(
+    trigger = ChasquiQueueNotEmptyTrigger(
         queue_name=queue_name,
         lease_ttl=lease_ttl.total_seconds(),
         interval=interval.total_seconds(),
         chasqui_conn_id=chasqui_conn_id,
     )
     name = f"queue_not_empty_{queue_name}"
-    return Asset(name=name, watchers=[AssetWatcher(name=name, trigger=bell)])
+    return Asset(name=name, watchers=[AssetWatcher(name=name, trigger=trigger)])
 
 
-class leased_messages:
-    """The messages of a queue, for the length of a DAG run.
+class leased_messages:  # noqa: N801
+    """Context manager that leases messages of a queue for the duration of a DAG run.
 
         with DAG("orders", schedule=[queue_not_empty_asset("orders")]):
             with leased_messages("orders", max_messages=200) as messages:
                 handle.expand(message=messages)
 
-    Tasks made inside get the messages; when all of them went well the messages are handed in, else
-    they come back after `retry_after`, and become letters after `max_attempts` runs. A run that
-    dies keeps them until the `lease_ttl` is over.
+    The value of the context is the output of the task that leases the messages. If all tasks that
+    are created inside the context succeed, the messages are acked. Otherwise they are delivered
+    again after `retry_after`, and moved to the DLQ after `max_attempts` runs. If a run is killed,
+    its messages become available when `lease_ttl` has passed.
+
+    :param queue_name: the name of the queue.
+    :param max_messages: the maximum number of messages per run, 100 by default.
+    :param lease_ttl: the maximum duration of a run, one hour by default.
+    :param max_attempts: the maximum number of runs that lease a message, 5 by default.
+    :param retry_after: the time until messages of a failed run are delivered again, 30 seconds by
+        default.
+    :param chasqui_conn_id: the id of the Airflow connection.
     """
 
     def __init__(
@@ -107,20 +126,20 @@ class leased_messages:
         retry_after: timedelta = timedelta(seconds=30),
         chasqui_conn_id: str = DEFAULT_CONN_ID,
     ):
-        common: dict[str, Any] = {
+        shared_arguments: dict[str, Any] = {
             "queue_name": queue_name,
             "lease_ttl": lease_ttl,
             "max_attempts": max_attempts,
             "chasqui_conn_id": chasqui_conn_id,
         }
         self._lease_task = ChasquiLeaseMessagesOperator(
-            task_id=f"lease_{queue_name}", max_messages=max_messages, **common
+            task_id=f"lease_{queue_name}", max_messages=max_messages, **shared_arguments
         )
         self._ack_task = ChasquiAckMessagesOperator(
             task_id=f"ack_{queue_name}",
             messages=self._lease_task.output,
             retry_after=retry_after,
-            **common,
+            **shared_arguments,
         )
         self._group = TaskGroup(f"process_{queue_name}")
 

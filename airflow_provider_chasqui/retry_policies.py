@@ -1,4 +1,4 @@
-"""Which failures are worth another try of the task, and which are not."""
+"""Retries of tasks: which errors a later try of the task can resolve."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_provider_chasqui.core.durations import parse_duration
 from airflow_provider_chasqui.core.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -20,7 +21,7 @@ from airflow_provider_chasqui.core.errors import (
 if TYPE_CHECKING:
     from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy
 
-# What the caller or an administrator must change: the same call again ends the same way.
+# A user must correct these. The same call fails again.
 NON_RETRYABLE = (
     InvalidArgument,
     AuthenticationFailed,
@@ -32,7 +33,10 @@ NON_RETRYABLE = (
 
 @contextmanager
 def fail_without_retry() -> Iterator[None]:
-    """Fail the task at once, without its retries, where the input cannot be right."""
+    """Fail the task without retries if an argument is invalid.
+
+    :raises AirflowFailException: in place of InvalidArgument.
+    """
     try:
         yield
     except InvalidArgument as error:
@@ -43,13 +47,18 @@ def fail_without_retry() -> Iterator[None]:
 
 def chasqui_retry_policy(
     *,
-    queue_full_delay: timedelta = timedelta(minutes=5),
-    unavailable_delay: timedelta = timedelta(seconds=30),
+    queue_full_delay: timedelta | float | str = timedelta(minutes=5),
+    unavailable_delay: timedelta | float | str = timedelta(seconds=30),
 ) -> ExceptionRetryPolicy:
-    """Return a `retry_policy` for any task that uses a hook (Airflow 3.3 and newer).
+    """Return a `retry_policy` for tasks that use a hook. It requires Airflow 3.3 or newer.
 
-    Bad input, a refused login or a missing right fail at once; a full queue and a server that is
-    down are tried again after the given times; anything else is as the task says.
+    An invalid argument, a refused login or a missing permission fails the task without retries. A
+    full queue and an unavailable server are retried after a delay. For all other errors the retry
+    settings of the task apply. A delay is a timedelta, a number of seconds, or text such as `5m`.
+
+    :param queue_full_delay: the delay after QueueFull. Default: 5 minutes.
+    :param unavailable_delay: the delay after ConnectionFailed. Default: 30 seconds.
+    :raises AirflowOptionalProviderFeatureException: if Airflow is older than 3.3.
     """
     try:
         from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
@@ -57,12 +66,16 @@ def chasqui_retry_policy(
         from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 
         raise AirflowOptionalProviderFeatureException(
-            "retry policies need Airflow 3.3 or newer; on older ones our operators still fail at "
-            "once on bad input"
+            "chasqui_retry_policy requires Airflow 3.3 or newer. With an older Airflow, remove it: "
+            "the operators of this provider fail without retries on invalid arguments anyway."
         ) from None
-    rules = [RetryRule(exception=kind, action=RetryAction.FAIL) for kind in NON_RETRYABLE]
-    rules.append(RetryRule(QueueFull, action=RetryAction.RETRY, retry_delay=queue_full_delay))
-    rules.append(
-        RetryRule(ConnectionFailed, action=RetryAction.RETRY, retry_delay=unavailable_delay)
-    )
+    delays = {
+        QueueFull: parse_duration(queue_full_delay, "queue_full_delay"),
+        ConnectionFailed: parse_duration(unavailable_delay, "unavailable_delay"),
+    }
+    rules = [RetryRule(exception=error, action=RetryAction.FAIL) for error in NON_RETRYABLE]
+    rules += [
+        RetryRule(exception=error, action=RetryAction.RETRY, retry_delay=delay)
+        for error, delay in delays.items()
+    ]
     return ExceptionRetryPolicy(rules=rules)

@@ -36,7 +36,8 @@ from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.queue_flows import QueueFlows
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.retry import PipelineRequest
 from airflow_provider_chasqui.testing.embedded_server import EmbeddedServer
 from tests.support.servers import RedisServer

@@ -11,7 +11,7 @@ import time
 
 from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.triggers._message_consumer import MessageConsumer
 from tests.support.servers import RedisServer
 from tools.redis_server import REDIS8, find

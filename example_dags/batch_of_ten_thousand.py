@@ -1,4 +1,4 @@
-"""Ten thousand e-mails as one batch: exactly once, with progress in one deferred task's log."""
+"""Enqueue ten thousand e-mails as one batch, and wait for them in one deferred task."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ with DAG(
         for number in range(10_000):
             yield {"to": f"user{number}@example.org", "template": "welcome"}
 
-    sent = ChasquiBatchSensor(
+    finished = ChasquiBatchSensor(
         task_id="wait_for_all",
         batch=write_emails(),
         max_failed=None,
         max_failed_ratio=0.01,
         deferrable=True,
-        progress_interval=5,
+        progress_interval="5s",
         timeout=timedelta(hours=1).total_seconds(),
     )
 
@@ -35,4 +35,4 @@ with DAG(
     def report(counts: dict[str, object]) -> str:
         return f"{counts['done']} of {counts['total']} sent, {counts['dead']} dead"
 
-    report(sent.output)
+    report(finished.output)

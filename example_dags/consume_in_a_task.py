@@ -1,4 +1,4 @@
-"""Drain a queue inside a task, on a schedule: a worker that needs no deployment of its own."""
+"""Run all jobs of a queue inside a scheduled task, without a separate worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_chasqui.operators.consume import ChasquiConsumeOperator
 
 
 async def archive(job: Any) -> None:
-    """Stands for work: a real handler would write somewhere, and may run twice."""
+    """Placeholder for real work. A handler may run twice, so it must be idempotent."""
     assert job.payload is not None
 
 

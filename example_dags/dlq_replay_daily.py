@@ -1,4 +1,4 @@
-"""Once a day, put dead e-mails and rows back on their queues, gently and not for ever."""
+"""Replay the dead letters of two queues once per day, with a rate limit and a replay limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ dag = build_dlq_replay_dag(
     "chasqui_dlq_replay_daily",
     queue_name=["emails", "rows"],
     schedule="@daily",
-    older_than=3600,
+    older_than="1h",
     rate_limit=50,
     max_replays=3,
     tags=["chasqui", "example"],

@@ -1,6 +1,6 @@
-"""Hand off one job and wait for it without a worker slot; its result feeds the next task.
+"""Enqueue one job, wait for it without a worker slot, and pass its result to the next task.
 
-Needs a worker that keeps results:
+This DAG requires a worker that stores results:
 `chasqui worker example_handlers:handlers --queue thumbnails --store-results`
 """
 
@@ -23,7 +23,10 @@ with DAG(
         queue_name="thumbnails",
         job_name="thumbnail",
         payload={"image": "cat.png", "width": 320, "run": "{{ run_id }}"},
-        job_retry={"max_attempts": 5, "backoff": "exponential", "delay": 0.5, "max_delay": 60},
+        job_retry={
+            "max_attempts": 5,
+            "backoff": {"kind": "exponential", "delay": "500ms", "max_delay": "1m"},
+        },
         wait_for_completion=True,
         deferrable=True,
         wait_timeout=timedelta(minutes=10),

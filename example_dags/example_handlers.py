@@ -1,6 +1,6 @@
-"""Handlers for the queues of all the examples: what `make demo` and `make up` run as workers.
+"""Handlers for the queues of all example DAGs. `make demo` and `make up` start workers with them.
 
-By hand, from this folder: `chasqui worker example_handlers:handlers --queue deliveries`.
+To start a worker in this folder: `chasqui worker example_handlers:handlers --queue deliveries`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ handlers = Handlers()
 
 @handlers.on("deliver")
 async def deliver(job: Any) -> None:
-    """For the queue `deliveries`: some doors stay closed once, some parcels cannot be lifted."""
+    """Deliver a parcel, for the queue `deliveries`. Some attempts fail, some parcels always."""
     parcel = job.payload
-    await asyncio.sleep(0.3)  # the way to the door
+    await asyncio.sleep(0.3)
     if parcel["street"] is None:
         raise Unrecoverable("there is no street on it")
     if parcel["kg"] > 30 and not HOME.joinpath("lift-is-mended").exists():
         raise Unrecoverable("the lift carries 30 kg at most")
     if parcel["parcel"] % 40 == 0 and job.attempt == 0:
-        raise TimeoutError("nobody opened")  # tried again, and somebody does
+        raise TimeoutError("the customer did not open")  # the second attempt succeeds
 
 
 @handlers.on("thumbnail")
 def thumbnail(job: Any) -> dict[str, str]:
-    """For the queue `thumbnails`: a plain function runs in a thread."""
+    """Make a thumbnail, for the queue `thumbnails`. A non-async handler runs in a thread."""
     return {"file": f"{job.payload['width']}-{job.payload['image']}"}
 
 
 @handlers.on("welcome")
 async def welcome(job: Any) -> None:
-    """For the queue `emails`: one in a thousand has no mailbox."""
+    """Send an e-mail, for the queue `emails`. One in a thousand addresses does not exist."""
     if "777@" in job.payload["to"]:
         raise Unrecoverable("no such mailbox")
 
 
 @handlers.on()
 async def anything(job: Any) -> list[float] | None:
-    """For all other names: embeds a text, and is content with whatever else there is."""
+    """Run jobs of all other names. Return an embedding if the payload contains a text."""
     text = job.payload.get("text") if isinstance(job.payload, dict) else None
     return [float(len(word)) for word in text.split()] if text else None

@@ -1,4 +1,4 @@
-"""Many producers, one queue: each waits in the triggerer until the workers have caught up."""
+"""Many producers for one queue. Each waits in the triggerer until the queue is short enough."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ with DAG(
     @task_group
     def region(rows: list[dict[str, object]]) -> None:
         ChasquiQueueDepthSensor(
-            task_id="wait_for_room",
+            task_id="wait_for_depth",
             queue_name="rows",
             max_waiting=1000,
             max_dead=100,
             deferrable=True,
             poke_interval=2,
         ) >> ChasquiEnqueueOperator(
-            task_id="send", queue_name="rows", payloads=rows, wait_for_completion=True,
+            task_id="send",
+            queue_name="rows",
+            payloads=rows,
+            wait_for_completion=True,
             deferrable=True,
-        )  # fmt: skip
+        )
 
     region.expand(rows=list_regions())

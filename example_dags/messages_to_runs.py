@@ -1,4 +1,4 @@
-"""Messages start DAG runs: each window of orders becomes one event, and its run reads it exactly.
+"""Messages start DAG runs: each window of orders becomes one event, whose run reads its messages.
 
 Try it: `chasqui add orders '{"sku": 7}' --job-name order`
 """

@@ -1,4 +1,4 @@
-"""Each document is embedded by a worker; the next task gets all the vectors, in order."""
+"""Compute an embedding per document on the workers, and pass all of them to the next task."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ with DAG(
         payloads=load(),
         wait_for_completion=True,
         deferrable=True,
-        wait_timeout=600,
+        wait_timeout="10m",
     )
 
     @task
     def longest(vectors: list[list[float]]) -> int:
+        """Return the index of the longest document. The vectors have the order of the payloads."""
         return max(range(len(vectors)), key=lambda index: sum(vectors[index]))
 
     longest(embedded.output["results"])

@@ -1,11 +1,16 @@
 #!lua flags=allow-oom
--- ack: take finished entries off the stream.
--- KEYS  1 stream
--- ARGV  1 group  2.. entry ids
--- returns for each entry 1 settled, 0 someone else settled it first
+-- ack: acknowledge finished entries and delete them from the stream.
+--
+-- KEYS
+--   1    stream
+-- ARGV
+--   1    group
+--   2..  entry ids
+-- RETURNS
+--   for each entry: 1 acknowledged, 0 another consumer acknowledged it first
 -- @include ack_delete
-local ids, answer = {}, {}
+local ids, reply = {}, {}
 for i = 2, #ARGV do ids[i - 1] = ARGV[i] end
-local gone = ack_delete(KEYS[1], ARGV[1], ids)
-for j = 1, #ids do answer[j] = gone[j] and 1 or 0 end
-return answer
+local deleted = ack_delete(KEYS[1], ARGV[1], ids)
+for j = 1, #ids do reply[j] = deleted[j] and 1 or 0 end
+return reply

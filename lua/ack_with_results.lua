@@ -1,28 +1,37 @@
 #!lua flags=allow-oom
--- ack_with_results: take finished entries off the stream; where that was ours to do, set the batch bit and keep the result.
--- KEYS  1 stream  2.. bits and result keys
--- ARGV  1 group  2 life of the bits (ms)  3.. per entry: entry id, number of its bits in KEYS (0: none), number of the opposite bits, bit, number of its result key in KEYS (0: none), result, life of the result (s)
--- returns for each entry 1 settled, 0 someone else settled it first
+-- ack_with_results: acknowledge finished entries, set the batch bit and store the result of each entry that
+-- this call acknowledged.
+--
+-- KEYS
+--   1    stream
+--   2..  batch bitmaps and result keys
+-- ARGV
+--   1    group
+--   2    TTL of the bitmaps (ms)
+--   3..  per entry: entry id, position of its bitmap in KEYS (0: none), position of the opposite bitmap, bit,
+--        position of its result key in KEYS (0: none), result, TTL of the result (s)
+-- RETURNS
+--   for each entry: 1 acknowledged, 0 another consumer acknowledged it first
 -- @include ack_delete
 local ids = {}
 for i = 3, #ARGV, 7 do ids[#ids + 1] = ARGV[i] end
-local gone, answer, touched = ack_delete(KEYS[1], ARGV[1], ids), {}, {}
+local deleted, reply, changed_bitmaps = ack_delete(KEYS[1], ARGV[1], ids), {}, {}
 for j = 1, #ids do
-  local p = j * 7 - 4
-  answer[j] = gone[j] and 1 or 0
-  if gone[j] then
-    if ARGV[p + 1] ~= '0' then
-      local bits, other = KEYS[tonumber(ARGV[p + 1])], KEYS[tonumber(ARGV[p + 2])]
-      redis.call('SETBIT', bits, ARGV[p + 3], 1)
-      touched[bits] = true
-      -- A replay by ChasquiMQ itself leaves the dead bit: the job must not count twice.
-      if redis.call('GETBIT', other, ARGV[p + 3]) == 1 then redis.call('SETBIT', other, ARGV[p + 3], 0) end
+  local i = j * 7 - 4
+  reply[j] = deleted[j] and 1 or 0
+  if deleted[j] then
+    if ARGV[i + 1] ~= '0' then
+      local bitmap, opposite = KEYS[tonumber(ARGV[i + 1])], KEYS[tonumber(ARGV[i + 2])]
+      redis.call('SETBIT', bitmap, ARGV[i + 3], 1)
+      changed_bitmaps[bitmap] = true
+      -- A replay by ChasquiMQ does not clear the dead bit. Clear it here, so that the job is not counted twice.
+      if redis.call('GETBIT', opposite, ARGV[i + 3]) == 1 then redis.call('SETBIT', opposite, ARGV[i + 3], 0) end
     end
-    -- Out of memory loses the result, never the ack.
-    if ARGV[p + 4] ~= '0' then
-      redis.pcall('SET', KEYS[tonumber(ARGV[p + 4])], ARGV[p + 5], 'EX', ARGV[p + 6])
+    -- If the server is out of memory the result is lost, but the acknowledgement is not.
+    if ARGV[i + 4] ~= '0' then
+      redis.pcall('SET', KEYS[tonumber(ARGV[i + 4])], ARGV[i + 5], 'EX', ARGV[i + 6])
     end
   end
 end
-for bits in pairs(touched) do redis.call('PEXPIRE', bits, ARGV[2]) end
-return answer
+for bitmap in pairs(changed_bitmaps) do redis.call('PEXPIRE', bitmap, ARGV[2]) end
+return reply

@@ -1,33 +1,42 @@
--- add: put jobs on the stream, all or none; a job with a marker only if the marker is new.
--- KEYS  1 stream  2 once  3.. one marker for each job that has one
--- ARGV  1 max length (0: none)  2 life of once (ms)  3.. per job: d, n, life of its marker (ms, 0: no marker)
--- returns a string with one sign a job: 1 added, 0 its marker stood already
+-- add: add jobs to the stream, all or none. A job with a dedup marker is added only if the marker does not
+-- exist.
+--
+-- KEYS
+--   1    stream
+--   2    idempotency marker
+--   3..  one dedup marker for each job that has one
+-- ARGV
+--   1    max length (0: no limit)
+--   2    TTL of the idempotency marker (ms)
+--   3..  per job: d, n, TTL of its dedup marker (ms, 0: no marker)
+-- RETURNS
+--   a string with one character per job: '1' added, '0' duplicate (its dedup marker existed)
 -- @include add_entry
 -- @include check_max_len
-local said = redis.call('GET', KEYS[2])
-if said then return said end
-local flags, markers, seen, key, fresh = {}, {}, {}, 2, 0
+local cached_reply = redis.call('GET', KEYS[2])
+if cached_reply then return cached_reply end
+local flags, markers, seen, key, new_jobs = {}, {}, {}, 2, 0
 for i = 3, #ARGV, 3 do
-  local job, sign = #flags + 1, '1'
+  local job, flag = #flags + 1, '1'
   if ARGV[i + 2] ~= '0' then
     key = key + 1
     markers[job] = KEYS[key]
-    -- The same id may stand twice in one call.
-    if seen[KEYS[key]] or redis.call('EXISTS', KEYS[key]) == 1 then sign = '0' end
+    -- The same job id may occur twice in one call.
+    if seen[KEYS[key]] or redis.call('EXISTS', KEYS[key]) == 1 then flag = '0' end
     seen[KEYS[key]] = true
   end
-  flags[job] = sign
-  if sign == '1' then fresh = fresh + 1 end
+  flags[job] = flag
+  if flag == '1' then new_jobs = new_jobs + 1 end
 end
-local full = room(KEYS[1], tonumber(ARGV[1]), fresh)
-if full then return full end
+local queue_full = check_max_len(KEYS[1], tonumber(ARGV[1]), new_jobs)
+if queue_full then return queue_full end
 for job = 1, #flags do
   if flags[job] == '1' then
     local i = job * 3
-    local entry = push(KEYS[1], ARGV[i], ARGV[i + 1])
-    if markers[job] then redis.call('SET', markers[job], entry, 'PX', ARGV[i + 2]) end
+    local entry_id = add_entry(KEYS[1], ARGV[i], ARGV[i + 1])
+    if markers[job] then redis.call('SET', markers[job], entry_id, 'PX', ARGV[i + 2]) end
   end
 end
-local answer = table.concat(flags)
-redis.call('SET', KEYS[2], answer, 'PX', ARGV[2])
-return answer
+local reply = table.concat(flags)
+redis.call('SET', KEYS[2], reply, 'PX', ARGV[2])
+return reply

@@ -1,7 +1,20 @@
--- add_batch_part: put the next jobs of one part of a batch on the queue, each index exactly once.
--- KEYS  1 stream  2 delayed  3 batch
--- ARGV  1 max length (0: none)  2 part  3 index of the first job  4 run at (ms, 0: now)  5 life of the batch (ms)  6 created (ms)  7 source  8.. per job: d and n; with a run at: member and ''
--- returns how many jobs were added: fewer than given where a call before this one had added them
+-- add_batch_part: add the next jobs of one part of a batch to the queue, each index exactly once.
+--
+-- KEYS
+--   1    stream
+--   2    delayed
+--   3    batch
+-- ARGV
+--   1    max length (0: no limit)
+--   2    part
+--   3    index of the first job
+--   4    run at (ms, 0: now)
+--   5    TTL of the batch (ms)
+--   6    created (ms)
+--   7    source
+--   8..  per job: d and n; if run at is set: delayed member and ''
+-- RETURNS
+--   the number of jobs added: fewer than given if an earlier call added some of them
 -- @include add_entry
 -- @include check_max_len
 local sent = tonumber(redis.call('HGET', KEYS[3], 'sent:' .. ARGV[2]) or '0')
@@ -12,12 +25,12 @@ if skip < given then
   local total = redis.call('HGET', KEYS[3], 'total')
   if total then return redis.error_reply('CHASQUIFINALIZED ' .. total) end
   if ARGV[4] == '0' then
-    local full = room(KEYS[1], tonumber(ARGV[1]), given - skip)
-    if full then return full end
+    local queue_full = check_max_len(KEYS[1], tonumber(ARGV[1]), given - skip)
+    if queue_full then return queue_full end
   end
   for i = 8 + skip * 2, #ARGV, 2 do
     if ARGV[4] == '0' then
-      push(KEYS[1], ARGV[i], ARGV[i + 1])
+      add_entry(KEYS[1], ARGV[i], ARGV[i + 1])
     else
       redis.call('ZADD', KEYS[2], ARGV[4], ARGV[i])
     end

@@ -1,16 +1,23 @@
--- claim: take over idle entries, in the shape of XREADGROUP ... CLAIM (portable dialect only).
--- KEYS  1 stream
--- ARGV  1 group  2 consumer  3 idle for at least (ms)  4 at most
--- returns for each entry {id, fields, idle (ms), deliveries before this one}
-local claimed = {}
-local pending = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', ARGV[4])
-for _, p in ipairs(pending) do
-  local got = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], p[1])
-  if got[1] and got[1][2] then
-    claimed[#claimed + 1] = {got[1][1], got[1][2], p[3], p[4]}
+-- claim: claim idle entries, with a reply in the shape of XREADGROUP ... CLAIM (portable dialect only).
+--
+-- KEYS
+--   1    stream
+-- ARGV
+--   1    group
+--   2    consumer
+--   3    minimum idle time (ms)
+--   4    maximum number of entries
+-- RETURNS
+--   for each entry: {id, fields, idle (ms), previous deliveries}
+local entries = {}
+local pending_entries = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', ARGV[4])
+for _, pending in ipairs(pending_entries) do
+  local claimed = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], pending[1])
+  if claimed[1] and claimed[1][2] then
+    entries[#entries + 1] = {claimed[1][1], claimed[1][2], pending[3], pending[4]}
   else
-    -- Deleted or trimmed away while pending: nothing is left to deliver.
-    redis.call('XACK', KEYS[1], ARGV[1], p[1])
+    -- The entry was deleted or trimmed while it was pending.
+    redis.call('XACK', KEYS[1], ARGV[1], pending[1])
   end
 end
-return claimed
+return entries

@@ -1,18 +1,24 @@
--- emit: write events, oldest first, and keep the stream short.
--- KEYS  1 events
--- ARGV  1 events kept  2.. per event: number of fields and values, fields and values; or, for both events of a run that ended well: 0, job id, name, attempt, began (ms), ended (ms), duration (us)
--- returns how many were written
+-- emit: append events, oldest first, and trim the events stream.
+--
+-- KEYS
+--   1    events
+-- ARGV
+--   1    approximate maximum length of the events stream
+--   2..  per event: number of fields and values, fields and values;
+--        or, for the two events of one successful run: 0, job id, name, attempt, started (ms), finished (ms), duration (us)
+-- RETURNS
+--   the number of events written
 local events, i, written = KEYS[1], 2, 0
 while i <= #ARGV do
   if ARGV[i] == '0' then
-    local id, name, attempt, began, ended, duration = unpack(ARGV, i + 1, i + 6)
+    local id, name, attempt, started, finished, duration = unpack(ARGV, i + 1, i + 6)
     if name == '' then
-      redis.call('XADD', events, '*', 'e', 'active', 'id', id, 'ts', began, 'attempt', attempt)
-      redis.call('XADD', events, '*', 'e', 'completed', 'id', id, 'ts', ended, 'attempt', attempt,
+      redis.call('XADD', events, '*', 'e', 'active', 'id', id, 'ts', started, 'attempt', attempt)
+      redis.call('XADD', events, '*', 'e', 'completed', 'id', id, 'ts', finished, 'attempt', attempt,
         'duration_us', duration)
     else
-      redis.call('XADD', events, '*', 'e', 'active', 'id', id, 'ts', began, 'n', name, 'attempt', attempt)
-      redis.call('XADD', events, '*', 'e', 'completed', 'id', id, 'ts', ended, 'n', name, 'attempt', attempt,
+      redis.call('XADD', events, '*', 'e', 'active', 'id', id, 'ts', started, 'n', name, 'attempt', attempt)
+      redis.call('XADD', events, '*', 'e', 'completed', 'id', id, 'ts', finished, 'n', name, 'attempt', attempt,
         'duration_us', duration)
     end
     i, written = i + 7, written + 2

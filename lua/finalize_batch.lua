@@ -1,11 +1,22 @@
--- finalize_batch: write the total of a batch whose parts are all sent; last of all, so that a batch is whole or has no total.
--- KEYS  1 batch
--- ARGV  1 total  2 parts  3 created (ms)  4 source  5 life of the batch (ms)
--- returns the total
-local before = redis.call('HGET', KEYS[1], 'total')
-if before then
-  if before ~= ARGV[1] or redis.call('HGET', KEYS[1], 'parts') ~= ARGV[2] then return redis.error_reply('CHASQUIFINALIZED ' .. before) end
-  return tonumber(before)
+-- finalize_batch: write the total of a batch after all its parts were sent. A batch without a total is
+-- incomplete.
+--
+-- KEYS
+--   1    batch
+-- ARGV
+--   1    total
+--   2    parts
+--   3    created (ms)
+--   4    source
+--   5    TTL of the batch (ms)
+-- RETURNS
+--   the total
+local stored_total = redis.call('HGET', KEYS[1], 'total')
+if stored_total then
+  if stored_total ~= ARGV[1] or redis.call('HGET', KEYS[1], 'parts') ~= ARGV[2] then
+    return redis.error_reply('CHASQUIFINALIZED ' .. stored_total)
+  end
+  return tonumber(stored_total)
 end
 local sent = 0
 for part = 0, tonumber(ARGV[2]) - 1 do

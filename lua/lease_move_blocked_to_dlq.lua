@@ -1,9 +1,22 @@
--- lease_move_blocked_to_dlq: give a blocked entry up (exclusive mode): write its letter and let the line go on.
--- KEYS  1 stream  2 dlq  3 blocked  4 grants  5 dead bits
--- ARGV  1 group  2 entry id  3 bit of the job in its batch (-1: none)  4 life of the dead bits (ms)  5.. fields and values of the letter
--- returns 1 given up, 0 it was not blocked
+-- lease_move_blocked_to_dlq: move a blocked entry to the DLQ (exclusive mode). An ordered queue continues after
+-- it.
+--
+-- KEYS
+--   1    stream
+--   2    dlq
+--   3    lease blocked
+--   4    lease max_deliveries
+--   5    dead bitmap
+-- ARGV
+--   1    group
+--   2    entry id
+--   3    bit of the job in its batch (-1: none)
+--   4    TTL of the dead bitmap (ms)
+--   5..  fields and values of the dead letter
+-- RETURNS
+--   1 moved, 0 the entry was not blocked
 -- @include ack_delete
-redis.call('XLEN', KEYS[2]) -- refuses a key of another type before anything is settled
+redis.call('XLEN', KEYS[2]) -- Fail on a key of the wrong type before the first write.
 if redis.call('ZREM', KEYS[3], ARGV[2]) == 0 then return 0 end
 redis.call('HDEL', KEYS[4], ARGV[2])
 if not ack_delete(KEYS[1], ARGV[1], {ARGV[2]})[1] then return 0 end

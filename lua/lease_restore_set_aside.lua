@@ -1,12 +1,25 @@
--- lease_restore_set_aside: put an entry that was set aside back on the stream, or among the letters (shared mode).
--- KEYS  1 aside  2 stream  3 dlq  4 dead bits
--- ARGV  1 id in aside  2 to the letters (1, 0)  3 bit of the job in its batch (-1: none)  4 life of the dead bits (ms)  5 d  6 n  7.. fields and values of the letter
--- returns 1 put back, 0 it is not there
+-- lease_restore_set_aside: move a blocked entry back to the stream, or to the DLQ (shared mode).
+--
+-- KEYS
+--   1    lease blocked_entries
+--   2    stream
+--   3    dlq
+--   4    dead bitmap
+-- ARGV
+--   1    id in blocked_entries
+--   2    move to the DLQ (1, 0)
+--   3    bit of the job in its batch (-1: none)
+--   4    TTL of the dead bitmap (ms)
+--   5    d
+--   6    n
+--   7..  fields and values of the dead letter
+-- RETURNS
+--   1 moved, 0 the entry was not blocked
 -- @include add_entry
-redis.call('XLEN', KEYS[3]) -- refuses a key of another type before anything is taken
+redis.call('XLEN', KEYS[3]) -- Fail on a key of the wrong type before the first write.
 if redis.call('XDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
 if ARGV[2] == '0' then
-  push(KEYS[2], ARGV[5], ARGV[6])
+  add_entry(KEYS[2], ARGV[5], ARGV[6])
   return 1
 end
 redis.call('XADD', KEYS[3], '*', unpack(ARGV, 7))

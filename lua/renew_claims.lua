@@ -1,13 +1,19 @@
--- renew_claims: renew entries that are still ours, and say which are not any more.
--- KEYS  1 stream
--- ARGV  1 group  2 consumer  3.. entry ids
--- returns for each entry 1 renewed, 0 taken over or settled by someone else
-local answer = {}
+-- renew_claims: reset the idle time of entries that are still pending for this consumer.
+--
+-- KEYS
+--   1    stream
+-- ARGV
+--   1    group
+--   2    consumer
+--   3..  entry ids
+-- RETURNS
+--   for each entry: 1 renewed, 0 another consumer claimed it or it was acknowledged
+local reply = {}
 for i = 3, #ARGV do
-  local held = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])
-  if held[1] then
+  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])
+  if pending[1] then
     redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID')
   end
-  answer[i - 2] = held[1] and 1 or 0
+  reply[i - 2] = pending[1] and 1 or 0
 end
-return answer
+return reply

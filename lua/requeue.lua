@@ -1,14 +1,21 @@
--- requeue: hand entries back unrun; added anew, because that wakes readers that are already waiting.
--- KEYS  1 stream
--- ARGV  1 group  2 consumer  3.. per entry: entry id, d, n
--- returns for each entry 1 handed back, 0 someone else has it or settled it first
+-- requeue: return entries that were read but not run. They are added as new entries, because that wakes waiting
+-- readers.
+--
+-- KEYS
+--   1    stream
+-- ARGV
+--   1    group
+--   2    consumer
+--   3..  per entry: entry id, d, n
+-- RETURNS
+--   for each entry: 1 requeued, 0 another consumer claimed or acknowledged it first
 -- @include ack_delete
 -- @include ack_if_owner
 -- @include add_entry
 local ids = {}
 for i = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
-local answer = ack_if_owner(KEYS[1], ARGV[1], ARGV[2], ids)
-for j, settled in ipairs(answer) do
-  if settled == 1 then push(KEYS[1], ARGV[j * 3 + 1], ARGV[j * 3 + 2]) end
+local reply = ack_if_owner(KEYS[1], ARGV[1], ARGV[2], ids)
+for j, acked in ipairs(reply) do
+  if acked == 1 then add_entry(KEYS[1], ARGV[j * 3 + 1], ARGV[j * 3 + 2]) end
 end
-return answer
+return reply

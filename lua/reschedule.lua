@@ -1,7 +1,15 @@
--- reschedule: give a delayed job another due time, if it is still delayed.
--- KEYS  1 delayed  2 didx  3 dlid
--- ARGV  1 member ('': the one didx names)  2 run at (ms)  3 life of the markers (s)
--- returns 1 moved, 0 not in the delayed set
+-- reschedule: change the due time of a delayed job, if it is still delayed.
+--
+-- KEYS
+--   1    delayed
+--   2    delayed index (didx)
+--   3    delayed marker (dlid)
+-- ARGV
+--   1    delayed member ('': the member that the delayed index names)
+--   2    run at (ms)
+--   3    TTL of the index and the marker (s)
+-- RETURNS
+--   1 rescheduled, 0 the job is not in the delayed set
 local member = ARGV[1]
 if member == '' then member = redis.call('GET', KEYS[2]) end
 if not member or not redis.call('ZSCORE', KEYS[1], member) then return 0 end

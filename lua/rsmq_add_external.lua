@@ -1,8 +1,19 @@
--- rsmq_add_external: put a message that comes from another server on an RSMQ queue, if it did not come before.
--- KEYS  1 zset  2 hash  3 marker
--- ARGV  1 message id  2 message  3 its length (UTF-16 units)  4 ms in one stored vt or delay  5 channel ('': none)  6 life of the marker (ms)
--- returns 1 put, 0 it came before, -1 too long for the queue
--- @include clock
+-- rsmq_add_external: add a message from another server to an RSMQ queue, once per marker.
+--
+-- KEYS
+--   1    zset
+--   2    hash
+--   3    idempotency marker
+-- ARGV
+--   1    message id
+--   2    message
+--   3    length of the message (UTF-16 code units)
+--   4    unit of the stored vt and delay (ms)
+--   5    channel ('': none)
+--   6    TTL of the idempotency marker (ms)
+-- RETURNS
+--   1 added, 0 it was added before, -1 it is too long for the queue
+-- @include now_ms
 -- @include rsmq_config
 -- @include rsmq_add
 local config, problem = rsmq_config(KEYS[2], tonumber(ARGV[4]))

@@ -1,7 +1,13 @@
 -- rsmq_get_attributes: read the attributes of an RSMQ queue.
--- KEYS  1 zset  2 hash
--- ARGV  1 ms in one stored vt or delay
--- returns {{vt, delay, maxsize, totalrecv, totalsent, created, modified}, messages, hidden since the second began, hidden now}
+--
+-- KEYS
+--   1    zset
+--   2    hash
+-- ARGV
+--   1    unit of the stored vt and delay (ms)
+-- RETURNS
+--   {{vt, delay, maxsize, totalrecv, totalsent, created, modified}, messages,
+--   messages hidden at the start of the current second, messages hidden now}
 -- @include rsmq_config
 -- @include rsmq_attributes
 local config, problem = rsmq_config(KEYS[2], tonumber(ARGV[1]))

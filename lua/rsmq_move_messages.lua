@@ -1,27 +1,35 @@
--- rsmq_move_messages: move visible RSMQ messages to a stream, each exactly once, whoever else receives or moves them.
--- KEYS  1 zset  2 hash  3 stream
--- ARGV  1 max length of the stream (0: none)  2.. per message: id, d ('': it has no body, drop it), n
--- returns a string with one sign a message: 1 moved or dropped, 0 gone or hidden by now
--- @include clock
+-- rsmq_move_messages: move visible RSMQ messages to a stream, each exactly once even if other clients receive
+-- or move them.
+--
+-- KEYS
+--   1    zset
+--   2    hash
+--   3    stream
+-- ARGV
+--   1    max length of the stream (0: no limit)
+--   2..  per message: id, d ('': the message has no body and is dropped), n
+-- RETURNS
+--   a string with one character per message: '1' moved or dropped, '0' deleted or hidden since it was read
+-- @include now_ms
 -- @include add_entry
 -- @include check_max_len
 -- @include rsmq_remove
-local now, signs, jobs = now_ms(), {}, 0
-redis.call('XLEN', KEYS[3]) -- refuses a key of another type before anything is taken
+local now, flags, new_jobs = now_ms(), {}, 0
+redis.call('XLEN', KEYS[3]) -- Fail on a key of the wrong type before the first write.
 for i = 2, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
-  local mine = score and tonumber(score) <= now
-  signs[#signs + 1] = mine and '1' or '0'
-  if mine and ARGV[i + 1] ~= '' then jobs = jobs + 1 end
+  local visible = score and tonumber(score) <= now
+  flags[#flags + 1] = visible and '1' or '0'
+  if visible and ARGV[i + 1] ~= '' then new_jobs = new_jobs + 1 end
 end
-local full = room(KEYS[3], tonumber(ARGV[1]), jobs)
-if full then return full end
-for j = 1, #signs do
+local queue_full = check_max_len(KEYS[3], tonumber(ARGV[1]), new_jobs)
+if queue_full then return queue_full end
+for j = 1, #flags do
   local i = j * 3 - 1
-  if signs[j] == '1' then
+  if flags[j] == '1' then
     rsmq_remove(KEYS[1], KEYS[2], ARGV[i])
-    if ARGV[i + 1] ~= '' then push(KEYS[3], ARGV[i + 1], ARGV[i + 2]) end
+    if ARGV[i + 1] ~= '' then add_entry(KEYS[3], ARGV[i + 1], ARGV[i + 2]) end
   end
 end
-if jobs > 0 then redis.call('HINCRBY', KEYS[2], 'totalrecv', jobs) end
-return table.concat(signs)
+if new_jobs > 0 then redis.call('HINCRBY', KEYS[2], 'totalrecv', new_jobs) end
+return table.concat(flags)

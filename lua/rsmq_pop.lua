@@ -1,11 +1,16 @@
--- rsmq_pop: hand out the first visible message and delete it.
--- KEYS  1 zset  2 hash
--- ARGV  1 ms in one stored vt or delay
--- returns {id, message, receive count, first received (ms)}, or {} where none is visible
+-- rsmq_pop: receive the first visible message and delete it.
+--
+-- KEYS
+--   1    zset
+--   2    hash
+-- ARGV
+--   1    unit of the stored vt and delay (ms)
+-- RETURNS
+--   {id, message, receive count, first received (ms)}, or {} if no message is visible
 -- @include rsmq_config
 -- @include rsmq_receive_first
 -- @include rsmq_remove
--- @include clock
+-- @include now_ms
 local config, problem = rsmq_config(KEYS[2], tonumber(ARGV[1]))
 if not config then return problem end
 local message = rsmq_receive_first(KEYS[1], KEYS[2], string.format('%.0f', now_ms()))

@@ -1,10 +1,19 @@
--- write_abort: drop what a write has staged, unless that write has won: its jobs are promised.
--- KEYS  1 ship  2 stages  3.. the lists of the write
--- ARGV  1 write  2 mark of a write that was given up ('': it was not, another one has won)  3 life of the mark (ms)
--- returns 1 dropped, 0 the write has won
-local won = redis.call('HGET', KEYS[1], 'write')
-if won == ARGV[1] then return 0 end
-if ARGV[2] ~= '' and not won then
+-- write_abort: delete the staged jobs of a writer, unless this writer has committed and its jobs must be
+-- published.
+--
+-- KEYS
+--   1    staged write
+--   2    staged parts
+--   3..  the staged lists of the writer
+-- ARGV
+--   1    writer id
+--   2    abort marker ('': do not mark the writer as aborted, because another writer has committed)
+--   3    TTL of the abort marker (ms)
+-- RETURNS
+--   1 deleted, 0 this writer has committed
+local committed_writer = redis.call('HGET', KEYS[1], 'writer_id')
+if committed_writer == ARGV[1] then return 0 end
+if ARGV[2] ~= '' and not committed_writer then
   redis.call('SADD', KEYS[2], ARGV[2])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
 end

@@ -1,29 +1,42 @@
--- write_commit: let the staged write of a ship win, or say which one has won before.
--- KEYS  1 ship  2 batch  3 stages  4.. the stages of this write, then keys to clear for a ship that is sent anew
--- ARGV  1 write  2 anew (0, 1)  3 number of stages  4 rows  5 number of header fields and values  6.. header fields and values, then per stage: part, rows
--- returns {verdict, about}: begun and the write; publishing and the write that has won; done and the total; lost and the stage; taken
+-- write_commit: commit a staged write, unless another writer of the same batch has committed before.
+--
+-- KEYS
+--   1    staged write
+--   2    batch
+--   3    staged parts
+--   4..  the staged lists of this writer, then keys to delete if the batch is overwritten
+-- ARGV
+--   1    writer id
+--   2    overwrite (0, 1)
+--   3    number of staged lists
+--   4    rows
+--   5    number of header fields and values
+--   6..  header fields and values, then per staged list: part, rows
+-- RETURNS
+--   {status, detail}: committed and the writer id; publishing and the id of the writer that committed before;
+--   done and the total; staging_lost and the missing list; conflict and ''
 local state = redis.call('HGET', KEYS[1], 'state')
-if state then return {'publishing', redis.call('HGET', KEYS[1], 'write')} end
+if state then return {'publishing', redis.call('HGET', KEYS[1], 'writer_id')} end
 local total = redis.call('HGET', KEYS[2], 'total')
 if ARGV[2] == '0' then
   if total then return {'done', total} end
-  -- Jobs of this batch are on the queue already, sent in another way: their indexes would clash.
-  if redis.call('EXISTS', KEYS[2]) == 1 then return {'taken', ''} end
+  -- Jobs of this batch were sent by another mechanism. The indexes of both would overlap.
+  if redis.call('EXISTS', KEYS[2]) == 1 then return {'conflict', ''} end
 end
-local count, header = tonumber(ARGV[3]), tonumber(ARGV[5])
-for i = 1, count do
-  local rows = tonumber(ARGV[4 + header + i * 2 + 1])
-  if redis.call('LLEN', KEYS[3 + i]) ~= rows then return {'lost', KEYS[3 + i]} end
+local list_count, header_size = tonumber(ARGV[3]), tonumber(ARGV[5])
+for i = 1, list_count do
+  local rows = tonumber(ARGV[4 + header_size + i * 2 + 1])
+  if redis.call('LLEN', KEYS[3 + i]) ~= rows then return {'staging_lost', KEYS[3 + i]} end
 end
 if ARGV[2] == '1' then
   redis.call('UNLINK', KEYS[2])
-  for i = 4 + count, #KEYS do redis.call('UNLINK', KEYS[i]) end
+  for i = 4 + list_count, #KEYS do redis.call('UNLINK', KEYS[i]) end
 end
-for i = 1, count do
+for i = 1, list_count do
   redis.call('PERSIST', KEYS[3 + i])
-  redis.call('HSET', KEYS[1], 'stage:' .. ARGV[4 + header + i * 2], KEYS[3 + i])
+  redis.call('HSET', KEYS[1], 'staged:' .. ARGV[4 + header_size + i * 2], KEYS[3 + i])
 end
-for i = 6, 5 + header, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
-redis.call('HSET', KEYS[1], 'state', 'publishing', 'write', ARGV[1], 'rows', ARGV[4])
+for i = 6, 5 + header_size, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+redis.call('HSET', KEYS[1], 'state', 'publishing', 'writer_id', ARGV[1], 'rows', ARGV[4])
 redis.call('PERSIST', KEYS[3])
-return {'begun', ARGV[1]}
+return {'committed', ARGV[1]}

@@ -1,15 +1,26 @@
--- write_stage: stage the first jobs of a task attempt, unless its write is over.
--- KEYS  1 ship  2 batch  3 stages  4 stage
--- ARGV  1 mark of a write that was given up  2 anew (0, 1)  3 life (ms)  4.. items
--- returns how many jobs are staged; -1 the write was given up, or the ship is committed
--- Losing order: Spark has told a task to end, the driver drops what its write has staged, the task comes this far.
+-- write_stage: stage the first jobs of a task attempt, unless its writer was aborted or the write is committed.
+--
+-- KEYS
+--   1    staged write
+--   2    batch
+--   3    staged parts
+--   4    staged list
+-- ARGV
+--   1    abort marker of the writer
+--   2    overwrite (0, 1)
+--   3    TTL (ms)
+--   4..  items
+-- RETURNS
+--   the number of staged jobs; -1 if the writer was aborted or the write is committed
+-- A task can call this late: Spark has asked it to stop and the driver has already deleted the staged jobs of its writer.
+-- The abort marker refuses such a call, so that no staged list is left over.
 if redis.call('SISMEMBER', KEYS[3], ARGV[1]) == 1 then return -1 end
 if redis.call('EXISTS', KEYS[1]) == 1 then return -1 end
 if ARGV[2] == '0' and redis.call('HEXISTS', KEYS[2], 'total') == 1 then return -1 end
 redis.call('SADD', KEYS[3], KEYS[4])
 redis.call('PEXPIRE', KEYS[3], ARGV[3])
 local staged = 0
-for first = 4, #ARGV, 1000 do -- Lua can hand on only so many arguments
+for first = 4, #ARGV, 1000 do -- In chunks, because unpack() is limited by the Lua stack.
   staged = redis.call('RPUSH', KEYS[4], unpack(ARGV, first, math.min(first + 999, #ARGV)))
 end
 redis.call('PEXPIRE', KEYS[4], ARGV[3])

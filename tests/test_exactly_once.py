@@ -1,4 +1,4 @@
-"""Lost replies, concurrent producers, repeated batches: every job once, none lost, none twice."""
+"""Lost replies, concurrent producers and repeated batches: every job is added exactly once."""
 
 from __future__ import annotations
 
@@ -17,48 +17,51 @@ from airflow_provider_chasqui.core.codec import decode_delayed_member, decode_en
 from airflow_provider_chasqui.core.commands.batches import MAX_CHUNK_JOBS
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import BatchConflict, QueueFull
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.support.producers import add_unique, in_processes, send_batch
 from tests.support.proxy import Cut, Policy, Proxy
 from tests.support.redis_state import plain_client
 
 HOUR = timedelta(hours=1)
 
-# Processes are dear: one server of each dialect.
+# Processes are slow to start, so these tests run on one server per dialect.
 two_servers = pytest.mark.parametrize("server", ["redis8-native", "valkey"], indirect=True)
 
 
 def waiting(client: Any, queue: Any) -> Counter[Any]:
-    """Payloads on the stream, and how often each is there."""
-    raw = client.execute_command("XRANGE", queue.keys.stream, "-", "+")
-    return Counter(decode_envelope(fields[1]).payload for _, fields in raw)
+    """Return the payloads on the stream with their number."""
+    rows = client.execute_command("XRANGE", queue.keys.stream, "-", "+")
+    return Counter(decode_envelope(fields[1]).payload for _, fields in rows)
 
 
-def later(client: Any, queue: Any) -> Counter[Any]:
+def delayed(client: Any, queue: Any) -> Counter[Any]:
+    """Return the payloads of the delayed jobs with their number."""
     members = client.zrange(queue.keys.delayed, 0, -1)
     return Counter(decode_delayed_member(member).payload for member in members)
 
 
 def once(count: int) -> Counter[int]:
+    """Return the expected counter: every payload from 0 occurs once."""
     return Counter(range(count))
 
 
 def cuts(seed: int, up: int, down: int, connections: int = 5) -> Policy:
-    """Cut the first connections somewhere in so many bytes, then let the rest through."""
-    draw = random.Random(seed)
+    """Cut the first connections after a random number of bytes, and no later one."""
+    generator = random.Random(seed)
 
     def policy(number: int) -> Cut | None:
         if number >= connections:
             return None
-        if draw.random() < 0.5:
-            return Cut("up", draw.randrange(1, up))
-        return Cut("down", draw.randrange(1, down))
+        if generator.random() < 0.5:
+            return Cut("up", generator.randrange(1, up))
+        return Cut("down", generator.randrange(1, down))
 
     return policy
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_single_adds_whose_connection_is_cut(server, client, queue_name, seed):
+def test_single_adds_are_exact_when_the_connection_is_cut(server, client, queue_name, seed):
     with (
         Proxy(server.url, cuts(seed, 2000, 80, 6)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
@@ -71,22 +74,24 @@ def test_single_adds_whose_connection_is_cut(server, client, queue_name, seed):
         for i in range(20):
             assert queue.add(20 + i, job_id=f"u-{i}", dedup_ttl=HOUR).created
         assert waiting(client, queue) == once(40)
-        assert later(client, queue) == once(40)
+        assert delayed(client, queue) == once(40)
         assert proxy.cuts > 0
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ten_thousand_jobs_whose_connection_is_cut(server, client, queue_name, seed):
+def test_a_bulk_of_ten_thousand_jobs_is_exact_when_the_connection_is_cut(
+    server, client, queue_name, seed
+):
     jobs = [{"payload": i, "delay": HOUR if i % 2 else None} for i in range(10_000)]
     with (
         Proxy(server.url, cuts(seed, 500_000, 5000)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
-        added = queue.add_many(jobs)
-        assert len({each.job_id for each in added}) == 10_000
-        assert all(each.created for each in added)
+        results = queue.add_many(jobs)
+        assert len(set(results.job_ids)) == 10_000
+        assert all(result.created for result in results)
         assert waiting(client, queue) == Counter(range(0, 10_000, 2))
-        assert later(client, queue) == Counter(range(1, 10_000, 2))
+        assert delayed(client, queue) == Counter(range(1, 10_000, 2))
         assert proxy.cuts > 0
 
 
@@ -95,31 +100,33 @@ def test_the_jobs_of_one_call_keep_their_order(server, client, queue_name):
         Proxy(server.url, cuts(7, 200_000, 3000)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
-        added = queue.add_many({"payload": i} for i in range(5000))
+        results = queue.add_many({"payload": i} for i in range(5000))
         assert list(waiting(client, queue)) == list(range(5000))
-        assert [each.job_id for each in added] == sorted(each.job_id for each in added)
+        assert results.job_ids == sorted(results.job_ids)
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("delay", [None, HOUR], ids=["now", "later"])
-def test_a_batch_whose_connection_is_cut(server, client, queue_name, seed, delay):
+@pytest.mark.parametrize("delay", [None, HOUR], ids=["now", "delayed"])
+def test_a_batch_is_exact_when_the_connection_is_cut(server, client, queue_name, seed, delay):
     options: dict[str, Any] = {} if delay is None else {"delay": delay}
     with (
         Proxy(server.url, cuts(seed, 150_000, 60)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
         assert queue.add_batch(range(3000), batch_id="b", **options).total == 3000
-        assert (waiting if delay is None else later)(client, queue) == once(3000)
+        assert (waiting if delay is None else delayed)(client, queue) == once(3000)
         assert queue.batch_progress("b").total == 3000
         assert proxy.cuts > 0
 
 
-async def test_many_adds_at_the_same_time_whose_replies_are_lost(server, client, queue_name):
-    """Redis remembers only 100 ids of a producer: with one name for all, these would come twice."""
-    lost = 300
-    draw = random.Random(1)
-    # The first replies greet the connection; somewhere behind them is the answer to the add.
-    policy = lambda number: Cut("down", draw.randrange(8, 34)) if number < lost else None  # noqa: E731
+async def test_concurrent_adds_are_exact_when_their_replies_are_lost(server, client, queue_name):
+    """Redis remembers 100 ids per producer id. With one producer id, jobs would be added twice."""
+    generator = random.Random(1)
+
+    def policy(number: int) -> Cut | None:
+        # The first replies belong to the handshake. The reply to the add comes after them.
+        return Cut("down", generator.randrange(8, 34)) if number < 300 else None
+
     with Proxy(server.url, policy) as proxy:
         async with AsyncQueue(queue_name, proxy.url, dialect=server.dialect) as queue:
             await asyncio.gather(*(queue.add(i) for i in range(250)))
@@ -127,16 +134,16 @@ async def test_many_adds_at_the_same_time_whose_replies_are_lost(server, client,
             assert proxy.cuts > 100
 
 
-def test_a_full_queue_is_exact_under_eight_producers(server, client, queue_name):
-    most = 500
-    added, over = [0] * 8, []
-    full = threading.Barrier(9)
+def test_max_len_is_exact_with_eight_producers(server, client, queue_name):
+    max_len = 500
+    added, exceeded = [0] * 8, []
+    start = threading.Barrier(9)
     done = threading.Event()
 
     def produce(number: int) -> None:
-        config = QueueConfig(max_len=most)
+        config = QueueConfig(max_len=max_len)
         with Queue(queue_name, server.url, dialect=server.dialect, config=config) as queue:
-            full.wait()
+            start.wait()
             for turn in range(200):
                 try:
                     if number % 2:
@@ -145,32 +152,32 @@ def test_a_full_queue_is_exact_under_eight_producers(server, client, queue_name)
                     else:
                         queue.add(turn)
                         added[number] += 1
-                except QueueFull as told:
-                    assert told.code == "CMQ-300"  # noqa: PT017
+                except QueueFull as error:
+                    assert error.code == "CMQ-300"  # noqa: PT017
 
-    def watch() -> None:
-        with plain_client(server.url) as eyes:
-            full.wait()
+    def check_length() -> None:
+        with plain_client(server.url) as observer:
+            start.wait()
             while not done.is_set():
-                length = eyes.xlen(f"{{chasqui:{queue_name}}}:stream")
-                if length > most:
-                    over.append(length)
+                length = observer.xlen(f"{{chasqui:{queue_name}}}:stream")
+                if length > max_len:
+                    exceeded.append(length)
 
     threads = [threading.Thread(target=produce, args=(number,)) for number in range(8)]
-    watcher = threading.Thread(target=watch)
-    for thread in (*threads, watcher):
+    checker = threading.Thread(target=check_length)
+    for thread in (*threads, checker):
         thread.start()
     for thread in threads:
         thread.join()
     done.set()
-    watcher.join()
+    checker.join()
     stream = f"{{chasqui:{queue_name}}}:stream"
-    assert over == []
-    assert client.xlen(stream) == sum(added) == most
+    assert exceeded == []
+    assert client.xlen(stream) == sum(added) == max_len
     assert client.xinfo_stream(stream)["max-deleted-entry-id"] == b"0-0"
 
 
-def test_what_was_added_before_the_queue_was_full_is_the_beginning(server, client, queue_name):
+def test_a_bulk_that_fills_the_queue_adds_its_first_jobs(server, client, queue_name):
     config = QueueConfig(max_len=600)
     with Queue(queue_name, server.url, dialect=server.dialect, config=config) as queue:
         with pytest.raises(QueueFull, match=r"512 of 1000 jobs were added"):
@@ -183,16 +190,23 @@ def test_what_was_added_before_the_queue_was_full_is_the_beginning(server, clien
 
 TOTAL = 700
 BOUNDARIES = [
-    0, 1, MAX_CHUNK_JOBS - 1, MAX_CHUNK_JOBS, MAX_CHUNK_JOBS + 1, 2 * MAX_CHUNK_JOBS, 2 * MAX_CHUNK_JOBS + 1, TOTAL,
-]  # fmt: skip
+    0,
+    1,
+    MAX_CHUNK_JOBS - 1,
+    MAX_CHUNK_JOBS,
+    MAX_CHUNK_JOBS + 1,
+    2 * MAX_CHUNK_JOBS,
+    2 * MAX_CHUNK_JOBS + 1,
+    TOTAL,
+]
 
 
 class Interrupted(Exception):
-    pass
+    """Interruption of a producer between two payloads."""
 
 
-@pytest.mark.parametrize("at", BOUNDARIES)
-def test_a_batch_that_was_interrupted_goes_on(server, client, queue_name, at):
+@pytest.mark.parametrize("position", BOUNDARIES)
+def test_an_interrupted_batch_continues(server, client, queue_name, position):
     def payloads(until: int) -> Iterator[int]:
         for i in range(TOTAL):
             if i == until:
@@ -200,14 +214,14 @@ def test_a_batch_that_was_interrupted_goes_on(server, client, queue_name, at):
             yield i
         raise Interrupted
 
-    # With a limit each chunk goes alone, so that the interruption falls between two of them.
+    # With max_len each chunk is sent alone, so the interruption falls between two chunks.
     config = QueueConfig(max_len=10_000)
     with Queue(queue_name, server.url, dialect=server.dialect, config=config) as queue:
-        for until in (at, at + 1):
+        for until in (position, position + 1):
             with pytest.raises(Interrupted):
                 queue.add_batch(payloads(until), batch_id="b")
-        half_sent = client.exists(queue.keys.batch("b")) and queue.batch_progress("b")
-        assert not half_sent or not half_sent.finished
+        progress = client.exists(queue.keys.batch("b")) and queue.batch_progress("b")
+        assert not progress or not progress.finished
         for _ in range(2):
             assert queue.add_batch(range(TOTAL), batch_id="b").total == TOTAL
         assert waiting(client, queue) == once(TOTAL)
@@ -219,7 +233,7 @@ def test_a_batch_that_was_interrupted_goes_on(server, client, queue_name, at):
 
 @two_servers
 @pytest.mark.timeout(120)
-def test_four_processes_send_the_same_batch(server, client, queue_name):
+def test_a_batch_sent_by_four_processes_is_added_once(server, client, queue_name):
     args = (server.url, server.dialect, queue_name, "b", 20_000)
     assert in_processes(4, send_batch, *args) == [(20_000, 1)] * 4
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
@@ -230,16 +244,16 @@ def test_four_processes_send_the_same_batch(server, client, queue_name):
 @two_servers
 @pytest.mark.timeout(120)
 def test_a_unique_id_is_added_once_across_processes(server, client, queue_name):
-    fresh = in_processes(4, add_unique, server.url, server.dialect, queue_name, 200)
-    assert sum(fresh) == 600
+    created = in_processes(4, add_unique, server.url, server.dialect, queue_name, 200)
+    assert sum(created) == 600
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
         assert waiting(client, queue) == Counter([*range(200), *range(200)])
-        assert later(client, queue) == once(200)
+        assert delayed(client, queue) == once(200)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_queue_may_be_used_on_both_sides_of_a_fork(server, client, queue_name):
-    """Numbered alike, the children's adds would be taken for one another's and be lost."""
+    """With the same idempotency ids, Redis would drop the adds of the children as duplicates."""
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
         queue.add(0)
         for child in range(1, 4):
@@ -254,25 +268,15 @@ def test_a_queue_may_be_used_on_both_sides_of_a_fork(server, client, queue_name)
         expected = [0, 9, *(child for child in range(1, 4))]
         expected += [child * 10 + i for child in range(1, 4) for i in range(3)]
         assert waiting(client, queue) == Counter(expected)
-        assert (
-            len(
-                {
-                    entry[0]
-                    for entry in client.execute_command("XRANGE", queue.keys.stream, "-", "+")
-                }
-            )
-            == 14
-        )
+        rows = client.execute_command("XRANGE", queue.keys.stream, "-", "+")
+        assert len({entry_id for entry_id, _ in rows}) == 14
 
 
-def test_the_same_id_twice_is_two_jobs_unless_it_is_unique(server, client, queue_name):
+def test_the_same_id_twice_is_two_jobs_without_a_dedup_ttl(server, client, queue_name):
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
         assert [queue.add(i, job_id="same").created for i in range(2)] == [True, True]
-        assert [queue.add(i, job_id="other", dedup_ttl=HOUR).created for i in range(2)] == [
-            True,
-            False,
-        ]
-        assert [each.created for each in queue.add_many([{"id": "same"}, {"id": "same"}])] == [
-            True
-        ] * 2
+        unique = [queue.add(i, job_id="other", dedup_ttl=HOUR).created for i in range(2)]
+        assert unique == [True, False]
+        results = queue.add_many([{"payload": 1, "job_id": "same"}] * 2)
+        assert [result.created for result in results] == [True, True]
         assert client.xlen(queue.keys.stream) == 5

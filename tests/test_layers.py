@@ -1,4 +1,4 @@
-"""Imports point down, as the house is drawn; a room that nobody drew is an error."""
+"""Import layers: a package imports only lower layers; a package without a rule is an error."""
 
 from __future__ import annotations
 
@@ -14,43 +14,37 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "airflow_provider_chasqui"
 HOME = "airflow_provider_chasqui"
 
-FLOOR = {"core", "redis_client", "queue", "clock"}
+BASE = {"core", "redis_client", "queue", "queue_async", "clock"}
 AIRFLOW = {
     *("hooks", "operators", "sensors", "triggers", "transfers", "queues", "decorators", "links"),
-    *(
-        "notifications",
-        "assets",
-        "messaging",
-        "dag_factories",
-        "retry_policies",
-        "get_provider_info",
-        "lineage",
-    ),
+    *("notifications", "assets", "messaging", "dag_factories", "retry_policies", "lineage"),
+    "get_provider_info",
 }
-BELOW_AIRFLOW = FLOOR | {"lease", "rsmq", "engine", "testing"}
+BELOW_AIRFLOW = BASE | {"lease", "rsmq", "engine", "testing"}
 
-# Room -> the rooms that it may import, besides itself.
-MAY = {
-    "__init__": FLOOR,
+# Package or module -> the packages and modules that it may import, besides itself.
+ALLOWED = {
+    "__init__": BASE,
     "core": set(),
     "clock": set(),
     "redis_client": {"core", "clock"},
     "queue": {"core", "redis_client", "clock"},
-    "lease": FLOOR,
-    "rsmq": FLOOR | {"lease"},  # a bridge leases what it moves
-    "engine": FLOOR,
-    "spark": FLOOR,  # what is shipped to executors
-    "testing": FLOOR,
+    "queue_async": {"core", "redis_client", "clock"},
+    "lease": BASE,
+    "rsmq": BASE | {"lease"},  # the bridge leases the jobs that it moves
+    "engine": BASE,
+    "spark": BASE,  # sent to the executors
+    "testing": BASE,
     "supervisor": BELOW_AIRFLOW,
     "cli": BELOW_AIRFLOW | {"supervisor"},
     "plugins": BELOW_AIRFLOW | AIRFLOW | {"spark"},
     "airflow_cli": BELOW_AIRFLOW | AIRFLOW | {"cli"},  # airflow chasqui ...
-    **{room: BELOW_AIRFLOW | AIRFLOW | {"spark"} for room in AIRFLOW},
+    **{package: BELOW_AIRFLOW | AIRFLOW | {"spark"} for package in AIRFLOW},
     "get_provider_info": AIRFLOW | BELOW_AIRFLOW | {"cli", "airflow_cli", "plugins"},
 }
 
-# Library -> the rooms, or files, that may import it.
-OWNERS = {
+# Library -> the packages or files that may import it.
+LIBRARY_USERS = {
     "redis": {"redis_client"},
     "airflow": AIRFLOW | {"plugins", "airflow_cli"},
     "pyspark": {"spark", "operators/spark_submit", "operators/_spark_submit_base"},
@@ -66,14 +60,14 @@ OWNERS = {
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def where(path: Path) -> tuple[str, str]:
-    """The room of a file, and the file as a path without its ending."""
+def location(path: Path) -> tuple[str, str]:
+    """Return the package of a file, and its path without the ending."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return parts[0], "/".join(parts)
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module that a file imports, wherever in it, with the line."""
+    """Yield every module that a file imports at any level, with its line."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((name.name, node.lineno) for name in node.names)
@@ -82,23 +76,24 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((f"{node.module}.{name.name}", node.lineno) for name in node.names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: where(path)[1])
-def test_imports_point_down(path):
-    room, file = where(path)
-    assert room in MAY, f"{room} is a room that nobody drew: say here what it may import"
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: location(path)[1])
+def test_a_module_imports_only_lower_layers(path):
+    package, file = location(path)
+    assert package in ALLOWED, f"{package} has no rule: add its imports to ALLOWED"
     for name, line in imports(path):
-        library, _, rest = name.partition(".")
+        library, _, module = name.partition(".")
         if library == HOME:
-            target = rest.partition(".")[0]
-            if target in MAY:
-                assert target == room or target in MAY[room], f"{file}:{line} imports {target}"
-        elif library in OWNERS:
-            allowed = room in OWNERS[library] or file in OWNERS[library]
+            target = module.partition(".")[0]
+            if target in ALLOWED:
+                allowed = target == package or target in ALLOWED[package]
+                assert allowed, f"{file}:{line} imports {target}"
+        elif library in LIBRARY_USERS:
+            allowed = package in LIBRARY_USERS[library] or file in LIBRARY_USERS[library]
             assert allowed, f"{file}:{line} imports {library}"
 
 
-CORE = [path for path in MODULES if where(path)[0] == "core"]
-_NO_PLACE_IN_CORE = {
+CORE = [path for path in MODULES if location(path)[0] == "core"]
+_FORBIDDEN_IN_CORE = {
     "asyncio",
     "socket",
     "ssl",
@@ -111,20 +106,20 @@ _NO_PLACE_IN_CORE = {
 _CLOCKS = {"now", "utcnow", "today", "time_ns", "monotonic", "perf_counter"}
 
 
-@pytest.mark.parametrize("path", CORE, ids=lambda path: where(path)[1])
+@pytest.mark.parametrize("path", CORE, ids=lambda path: location(path)[1])
 def test_core_is_pure(path):
-    """The standard library, msgpack and croniter; no sockets, no loop, and no look at a clock."""
+    """It uses the standard library, msgpack and croniter: no socket, event loop or clock."""
     for name, line in imports(path):
         library = name.partition(".")[0]
-        known = sys.stdlib_module_names | {HOME, "msgpack", "croniter"}
-        assert library in known, f"{path.name}:{line} imports {library}"
-        assert library not in _NO_PLACE_IN_CORE, f"{path.name}:{line} imports {library}"
+        allowed = sys.stdlib_module_names | {HOME, "msgpack", "croniter"}
+        assert library in allowed, f"{path.name}:{line} imports {library}"
+        assert library not in _FORBIDDEN_IN_CORE, f"{path.name}:{line} imports {library}"
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             assert node.func.attr not in _CLOCKS, f"{path.name}:{node.lineno} reads a clock"
 
 
-def test_importing_the_package_costs_a_dag_nothing():
+def test_importing_the_package_imports_no_submodule():
     tree = ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))
     top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     libraries = {
@@ -133,20 +128,22 @@ def test_importing_the_package_costs_a_dag_nothing():
     assert libraries <= {"__future__", "importlib", "typing"}
 
 
-def test_every_name_at_the_front_door_leads_to_its_room():
+def test_every_exported_name_can_be_imported():
     package = importlib.import_module(HOME)
     for name in package.__all__:
-        found = getattr(package, name)
-        assert getattr(found, "__name__", name) == name
+        exported = getattr(package, name)
+        assert getattr(exported, "__name__", name) == name
     assert {"Queue", "Consumer", "LeaseQueue", "RsmqClient", "PartitionedQueue"} <= set(
         package.__all__
     )
-    assert not hasattr(package, "Nobody")
+    assert not hasattr(package, "Unknown")
 
 
-def test_the_front_door_opens_without_the_heavy_libraries():
+def test_importing_the_package_imports_no_heavy_library():
     code = (
         f"import sys, {HOME}; print(sorted({{'redis', 'airflow', 'pyspark'}} & set(sys.modules)))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "[]\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""What a producer sees: finding, waiting, replaying, and errors that say what to do."""
+"""Queue of a producer: find jobs, wait for them, replay dead letters, and errors with advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_envelope
 from airflow_provider_chasqui.core.commands import dead_letters, delayed
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
-from airflow_provider_chasqui.core.commands.enqueue import emit
+from airflow_provider_chasqui.core.commands.events import emit
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import (
     BatchNotFound,
@@ -25,30 +25,31 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.ids import UlidGenerator
 from airflow_provider_chasqui.core.payload import encode_payload
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.support.redis_state import dump
 
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 
 
-def walk(queue: Queue, flow: Any, between: Any) -> Any:
-    """Run a flow step by step and do something after each step."""
+def run_with_hook(queue: Queue, flow: Any, after_step: Any) -> Any:
+    """Run a flow and call a function after each step."""
     try:
         step = next(flow)
         while True:
-            answer = (
+            result = (
                 queue.client.pipeline(step)
                 if isinstance(step, list)
                 else queue.client.execute(step)
             )
-            between(step)
-            step = flow.send(answer)
-    except StopIteration as done:
-        return done.value
+            after_step(step)
+            step = flow.send(result)
+    except StopIteration as stop:
+        return stop.value
 
 
 def test_an_id_that_only_looks_like_a_ulid_is_found(queue):
-    """Its first ten characters would be a time in the far future."""
+    """The first ten characters would be a time in the far future."""
     future = "7ZZZZZZZZZABCDEFGHJKMNPQRS"
     ahead = UlidGenerator().next(2**47)
     for job_id in (future, ahead):
@@ -57,23 +58,23 @@ def test_an_id_that_only_looks_like_a_ulid_is_found(queue):
 
 
 def test_a_delayed_job_is_found_while_those_before_it_are_promoted(queue, client):
-    """Pages by rank would skip it: what is behind a page moves up into the page just read."""
+    """Pages by rank would skip it, because later members move up into the page just read."""
     due = {
         encode_delayed_member(b"", encode_envelope(f"due-{i}", b"\xc0", 1)): i for i in range(6000)
     }
     client.zadd(queue.keys.delayed, due)
-    waits = queue.add("the one", delay=HOUR).id
+    job_id = queue.add("target", delay=HOUR).job_id
 
     def promote(step: Any) -> None:
         if "ZSCAN" in step.args or "ZRANGE" in step.args:
             queue.client.execute(delayed.promote(queue.keys, 1500))
 
-    found = walk(queue, delayed.find_member(queue.keys, waits), promote)
-    assert found[2].payload == "the one"
-    assert queue.cancel(waits) == "cancelled"
+    member = run_with_hook(queue, delayed.find_member(queue.keys, job_id), promote)
+    assert member[2].payload == "target"
+    assert queue.cancel(job_id) == "cancelled"
 
 
-def test_a_job_that_dies_again_while_letters_are_replayed_is_not_replayed_again(queue, client):
+def test_a_job_that_dies_again_during_a_replay_is_not_replayed_again(queue, client):
     for i in range(3):
         client.xadd(queue.keys.dlq, {"d": encode_envelope(f"j{i}", b"\xc0", 1), "reason": "r"})
 
@@ -81,7 +82,7 @@ def test_a_job_that_dies_again_while_letters_are_replayed_is_not_replayed_again(
         if step.script == "replay":
             client.xadd(queue.keys.dlq, {"d": encode_envelope("j0", b"\xc0", 1), "reason": "r"})
 
-    report = walk(
+    report = run_with_hook(
         queue, dead_letters.replay(queue.keys, DeadLetterFilter(), None, None, False), die_again
     )
     assert (report.matched, report.affected) == (3, 3)
@@ -89,8 +90,8 @@ def test_a_job_that_dies_again_while_letters_are_replayed_is_not_replayed_again(
     assert client.xlen(queue.keys.dlq) == 1
 
 
-def test_letters_that_cannot_be_read_never_stand_in_the_way(queue, client):
-    """ChasquiMQ reads the oldest hundred and skips these, so it would never get past them."""
+def test_unreadable_dead_letters_do_not_block_a_replay(queue, client):
+    """ChasquiMQ reads the oldest hundred and skips unreadable ones, so it would stop there."""
     for _ in range(700):
         client.xadd(queue.keys.dlq, {"d": b"\xc1", "reason": "decode_failed"})
     client.xadd(queue.keys.dlq, {"d": encode_envelope("good", b"\xc0", 1), "reason": "r"})
@@ -100,26 +101,27 @@ def test_letters_that_cannot_be_read_never_stand_in_the_way(queue, client):
     assert queue.dead_letters() == []
 
 
-def test_letters_are_paged_in_both_directions(queue, client):
+def test_dead_letters_are_paged_in_both_directions(queue, client):
     ids = [client.xadd(queue.keys.dlq, {"d": b"", "reason": "r"}).decode() for _ in range(7)]
     forward = queue.dead_letters(limit=3)
-    assert [letter.id for letter in forward] == ids[:3]
-    assert [letter.id for letter in queue.dead_letters(limit=3, after=ids[2])] == ids[3:6]
-    back = queue.dead_letters(limit=3, newest_first=True)
-    assert [letter.id for letter in back] == ids[:3:-1]
-    more = queue.dead_letters(limit=9, newest_first=True, after=back[-1].id)
-    assert [letter.id for letter in more] == ids[3::-1]
+    assert [dead_letter.id for dead_letter in forward] == ids[:3]
+    page = queue.dead_letters(limit=3, after=ids[2])
+    assert [dead_letter.id for dead_letter in page] == ids[3:6]
+    backward = queue.dead_letters(limit=3, newest_first=True)
+    assert [dead_letter.id for dead_letter in backward] == ids[:3:-1]
+    page = queue.dead_letters(limit=9, newest_first=True, after=backward[-1].id)
+    assert [dead_letter.id for dead_letter in page] == ids[3::-1]
     assert queue.dead_letters(limit=0) == []
 
 
-def test_a_result_that_cannot_be_read_names_its_job(queue, client):
+def test_the_error_of_an_unreadable_result_names_the_job(queue, client):
     client.set(queue.keys.result("j"), b"\xc1")
-    with pytest.raises(DecodeError) as told:
+    with pytest.raises(DecodeError) as info:
         queue.results(["j"])
-    assert (told.value.job_id, told.value.queue_name) == ("j", queue.name)
+    assert (info.value.job_id, info.value.queue_name) == ("j", queue.name)
 
 
-def test_waiting_ends_with_the_job(queue, client):
+def test_wait_returns_the_result_when_the_job_completes(queue, client):
     queue.add(1, job_id="j")
     client.xgroup_create(queue.keys.stream, "default", "0")
     client.xreadgroup("default", "me", {queue.keys.stream: ">"})
@@ -134,35 +136,33 @@ def test_waiting_ends_with_the_job(queue, client):
     timer.join()
 
 
-def test_waiting_for_a_job_that_dies(queue):
+def test_wait_raises_when_the_job_dies(queue):
     queue.add(1, job_id="j")
-    dies = lambda: queue.client.execute(  # noqa: E731
-        emit(queue.keys, [event_fields("dlq", "j", 1, reason="bad")])
-    )
-    timer = threading.Timer(0.2, dies)
+    event = emit(queue.keys, [event_fields("dlq", "j", 1, reason="bad")])
+    timer = threading.Timer(0.2, queue.client.execute, [event])
     timer.start()
-    with pytest.raises(JobFailed, match="bad") as told:
+    with pytest.raises(JobFailed, match="bad") as info:
         queue.wait("j", timeout=timedelta(seconds=20))
     timer.join()
-    assert (told.value.code, told.value.job_id) == ("CMQ-305", "j")
+    assert (info.value.code, info.value.job_id) == ("CMQ-305", "j")
 
 
-def test_waiting_in_vain(queue):
+def test_waits_time_out_with_the_state_and_a_missing_batch_is_an_error(queue):
     queue.add(1, job_id="j")
-    with pytest.raises(WaitTimeout, match="waiting") as told:
+    with pytest.raises(WaitTimeout, match="waiting") as info:
         queue.wait("j", timeout=timedelta(milliseconds=100))
-    assert told.value.code == "CMQ-102"
+    assert info.value.code == "CMQ-102"
     queue.add_batch([1], batch_id="b")
     with pytest.raises(WaitTimeout, match="0 done and 0 dead of 1"):
         queue.wait_batch("b", timeout=timedelta(milliseconds=100))
     with pytest.raises(BatchNotFound):
-        queue.wait_batch("nobody")
+        queue.wait_batch("unknown")
     assert queue.add_batch([], batch_id="empty").total == 0
     assert queue.wait_batch("empty", timeout=SECOND).finished
 
 
 @pytest.mark.parametrize(
-    ("key", "ask"),
+    ("key", "call"),
     [
         ("stream", lambda queue: queue.add(1)),
         ("stream", lambda queue: queue.add_many([{"payload": i} for i in range(3)])),
@@ -175,31 +175,34 @@ def test_waiting_in_vain(queue):
         ("stream", lambda queue: queue.depth()),
     ],
 )
-def test_a_key_that_is_not_ours_is_a_clear_error_and_stays_as_it_was(queue, client, key, ask):
-    client.set(f"{queue.keys.hash_tag}:{key}", "mine")
+def test_a_key_of_another_type_is_a_clear_error_and_is_not_changed(queue, client, key, call):
+    client.set(f"{queue.keys.hash_tag}:{key}", "foreign")
     before = dump(client, queue.keys)
-    with pytest.raises(KeyTypeMismatch) as told:
-        ask(queue)
-    assert (told.value.code, told.value.queue_name) == ("CMQ-301", queue.name)
+    with pytest.raises(KeyTypeMismatch) as info:
+        call(queue)
+    assert (info.value.code, info.value.queue_name) == ("CMQ-301", queue.name)
     assert dump(client, queue.keys) == before
 
 
-def test_announced_adds_are_told(server, client, queue_name):
+def test_enqueue_events_are_emitted_if_configured(server, client, queue_name):
     config = QueueConfig(emit_enqueue_events=True)
     with Queue(queue_name, server.url, dialect=server.dialect, config=config) as queue:
         tail = queue.last_event_id()
         queue.add(1, job_id="a", job_name="n")
         queue.add(2, job_id="b", delay=HOUR)
         queue.add(2, job_id="b", delay=HOUR)
-        told = [(e.name, e.job_id, e.job_name, e.delay_ms) for e in queue.events(after=tail)]
-        assert told == [("waiting", "a", "n", None), ("delayed", "b", "", 3_600_000)]
+        events = queue.events(after=tail)
+        assert [(e.name, e.job_id, e.job_name, e.delay_ms) for e in events] == [
+            ("waiting", "a", "n", None),
+            ("delayed", "b", "", 3_600_000),
+        ]
         client.delete(queue.keys.events)
-        client.set(queue.keys.events, "mine")
+        client.set(queue.keys.events, "foreign")
         assert queue.add(3, job_id="c").created
         assert queue.job_status("c").state == "waiting"
 
 
-async def test_the_awaited_colour(server, queue_name):
+async def test_the_async_queue_has_the_same_behaviour(server, queue_name):
     async with AsyncQueue(queue_name, server.url, dialect=server.dialect) as queue:
         added = await queue.add({"a": 1}, job_name="x")
         assert added.created
@@ -209,6 +212,6 @@ async def test_the_awaited_colour(server, queue_name):
         assert (await queue.depth()).waiting == 1601
         with pytest.raises(ChasquiError):
             await queue.wait_batch("b", timeout=timedelta(milliseconds=50))
-        several = [queue.add(i, job_id=f"u{i % 3}", dedup_ttl=HOUR) for i in range(9)]
-        assert sum(each.created for each in await asyncio.gather(*several)) == 3
+        calls = [queue.add(i, job_id=f"u{i % 3}", dedup_ttl=HOUR) for i in range(9)]
+        assert sum(result.created for result in await asyncio.gather(*calls)) == 3
         assert await queue.dialect() == server.dialect

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Find a real Redis for the tests, and get one where the machine has none.
+"""Find a Redis server for the tests, or build one.
 
-Looked at in this order: the environment (CHASQUI_REDIS_SERVER, CHASQUI_REDIS7_SERVER),
-`redis-server` on the PATH, what an earlier run left in the user's cache folder. Otherwise Redis 8.6
-is built from Debian's source package and Redis 7 is unpacked from Debian's binary package, both
-through the machine's own apt configuration and keys, without root and without changing the machine.
+The search order is the environment (CHASQUI_REDIS_SERVER, CHASQUI_REDIS7_SERVER), `redis-server` on
+the PATH, and the user's cache directory. Otherwise Redis 8.6 is built from Debian's source package
+and Redis 7 is unpacked from Debian's binary package, with the apt configuration and keys of the
+machine, without root and without changes to the machine.
 
-Prints the path of the binary. Only the standard library is used, so that any python3 can run it.
+Prints the path of the binary. Uses only the standard library, so that any python3 can run it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Version = tuple[int, int, int]
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 BUILT = ("redis-server", "redis-cli", "redis-sentinel", "redis-benchmark")
-# The binary is in redis-tools, its name in redis-server; the rest are libraries that a small image
-# may lack.
+# The binary is in redis-tools, the link to it in redis-server. The others are libraries that a
+# small image may lack.
 REDIS7_PACKAGES = (
     *("redis-server", "redis-tools", "libatomic1", "libhiredis0.14", "libjemalloc2", "liblua5.1-0"),
     *("liblzf1", "libssl3", "lua-bitop", "lua-cjson"),
@@ -42,12 +42,12 @@ LD_LIBRARY_PATH="$libraries" exec "$here/root/usr/bin/redis-server" "$@"
 
 
 class NotFound(Exception):
-    """No suitable Redis; the message says what to do."""
+    """No suitable Redis was found. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which Redis is looked for: at least `low`, below `high`."""
+    """A range of Redis versions: at least `low`, below `high`."""
 
     label: str
     variable: str
@@ -56,6 +56,7 @@ class Wanted:
     suite: str
 
     def accepts(self, version: Version | None) -> bool:
+        """Return whether a version is in the range."""
         return version is not None and self.low <= version < self.high
 
 
@@ -64,7 +65,7 @@ REDIS7 = Wanted("Redis 7", "CHASQUI_REDIS7_SERVER", (7, 0, 0), (8, 0, 0), "bookw
 
 
 def find(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The binary, if one is on this machine already; never downloads or builds."""
+    """Return a binary that exists on this machine, or None. Downloads and builds nothing."""
     if named := environ.get(wanted.variable):
         version = version_of(Path(named))
         if not wanted.accepts(version):
@@ -78,7 +79,7 @@ def find(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Path | None
 
 
 def obtain(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Path:
-    """The binary, built or downloaded into the cache when it has to be."""
+    """Return a binary; build or download it into the cache if necessary."""
     if found := find(wanted, environ):
         return found
     cache = cache_folder(environ)
@@ -87,12 +88,12 @@ def obtain(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Path:
         # Another process may have finished the same work while this one waited for the lock.
         if found := _cached(wanted, cache):
             return found
-        with tempfile.TemporaryDirectory(prefix="getting-", dir=cache) as name:
+        with tempfile.TemporaryDirectory(prefix="download-", dir=cache) as name:
             made = (_build if wanted is REDIS8 else _unpack)(wanted, Path(name))
             binary = made / "redis-server"
             version = version_of(binary)
             if version is None or not wanted.accepts(version):
-                raise NotFound(f"what apt offers is not {wanted.label} or does not run here")
+                raise NotFound(f"the package from apt is not {wanted.label} or does not run here")
             tls = "" if wanted is REDIS7 or (made / "tls").exists() else "-notls"
             final = cache / f"redis-{'.'.join(map(str, version))}{tls}"
             shutil.rmtree(final, ignore_errors=True)
@@ -101,12 +102,13 @@ def obtain(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the cache directory of the user."""
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
     return Path(base) / "airflow-provider-chasqui"
 
 
 def version_of(binary: Path) -> Version | None:
-    """What `--version` says, or None if this is no Redis server (Valkey is none)."""
+    """Return the version of a Redis server, or None if the binary is not one (Valkey is not)."""
     try:
         done = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
@@ -116,7 +118,7 @@ def version_of(binary: Path) -> Version | None:
 
 
 def _cached(wanted: Wanted, cache: Path) -> Path | None:
-    """The newest cached one; one without TLS only where TLS could not be built."""
+    """Return the newest cached binary, one without TLS only if TLS cannot be built."""
     folders = list(cache.glob("redis-*"))
     if any(folder.name.endswith("-notls") for folder in folders) and _has_openssl():
         folders = [folder for folder in folders if not folder.name.endswith("-notls")]
@@ -136,7 +138,7 @@ def _build(wanted: Wanted, work: Path) -> Path:
                 f"building {wanted.label} needs `{program}`: install make and a C compiler"
             )
     apt = _Apt.opened(wanted, work, "deb-src")
-    _say(f"downloading the source of {wanted.label}")
+    _print(f"downloading the source of {wanted.label}")
     apt.run("source", "--download-only", "redis", folder=work)
     source = work / "source"
     source.mkdir()
@@ -144,9 +146,9 @@ def _build(wanted: Wanted, work: Path) -> Path:
     _logged(["tar", "-xf", str(archive)], source, work / "unpack.log")
     (tree,) = source.iterdir()
     tls = _has_openssl()
-    _say(
+    _print(
         f"building {tree.name} {'with' if tls else 'WITHOUT'} TLS, once: "
-        f"{'two minutes or so' if tls else 'install libssl-dev and run again to have TLS'}"
+        f"{'about two minutes' if tls else 'install libssl-dev and run again for TLS'}"
     )
     command = ["make", f"-j{os.cpu_count() or 1}", *(["BUILD_TLS=yes"] if tls else [])]
     _logged(command, tree, work / "build.log")
@@ -161,9 +163,9 @@ def _build(wanted: Wanted, work: Path) -> Path:
 
 def _unpack(wanted: Wanted, work: Path) -> Path:
     if not shutil.which("dpkg"):
-        raise NotFound(f"{wanted.label} can only be had on Debian and its kin")
+        raise NotFound(f"{wanted.label} can only be installed on Debian and its derivatives")
     apt = _Apt.opened(wanted, work, "deb")
-    _say(f"downloading {wanted.label}")
+    _print(f"downloading {wanted.label}")
     apt.run("download", *REDIS7_PACKAGES, folder=work)
     made = work / "made"
     made.mkdir()
@@ -177,7 +179,7 @@ def _unpack(wanted: Wanted, work: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Apt:
-    """apt with one source and a state of its own: the machine's configuration stays as it is."""
+    """apt with one package source and its own state, so that the machine is not changed."""
 
     options: tuple[str, ...]
 
@@ -185,8 +187,8 @@ class _Apt:
     def opened(cls, wanted: Wanted, work: Path, kind: str) -> _Apt:
         if not shutil.which("apt-get"):
             raise NotFound(
-                f"no {wanted.label} on this machine and no apt to get one: "
-                f"point {wanted.variable} at a redis-server"
+                f"{wanted.label} is not installed and apt is missing; "
+                f"set {wanted.variable} to a redis-server"
             )
         trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
         mirrors = _mirrors()
@@ -205,7 +207,7 @@ class _Apt:
                 "Dir::State::status": folder / "state/status",
                 "Dir::State::lists": folder / "lists",
                 "Dir::Cache": folder / "cache",
-                # The folder is readable to this user alone, so apt's own user cannot write there.
+                # Only this user can read the directory, so apt's own user cannot write there.
                 "APT::Sandbox::User": "root",
             }
             apt = cls(tuple(f"-o{key}={value}" for key, value in settings.items()))
@@ -214,7 +216,7 @@ class _Apt:
                 return apt
         raise NotFound(
             f"none of the {len(mirrors)} package sources of this machine has the suite "
-            f"{wanted.suite!r}: point {wanted.variable} at a redis-server"
+            f"{wanted.suite!r}; set {wanted.variable} to a redis-server"
         )
 
     def run(self, *arguments: str, folder: Path) -> None:
@@ -222,17 +224,17 @@ class _Apt:
 
 
 def _mirrors() -> Sequence[str]:
-    """The archives this machine's apt reads, the security ones last."""
+    """Return the archives that apt of this machine reads, the security ones last."""
     listing = subprocess.run(
         ["apt-get", "indextargets", "--no-release-info", "--format", "$(CREATED_BY) $(REPO_URI)"],
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    found = dict.fromkeys(
+    mirrors = dict.fromkeys(
         line.split(" ", 1)[1] for line in listing.splitlines() if line.startswith("Packages ")
     )
-    return sorted(found, key=lambda mirror: "security" in mirror)
+    return sorted(mirrors, key=lambda mirror: "security" in mirror)
 
 
 def _has_openssl() -> bool:
@@ -244,7 +246,7 @@ def _has_openssl() -> bool:
 
 
 def _logged(command: Sequence[str], folder: Path, log: Path) -> None:
-    # A make above this one would hand down flags of its own through the environment.
+    # An outer make would pass its flags through the environment.
     environ = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MFLAGS", "MAKELEVEL"}}
     with log.open("ab") as out:
         done = subprocess.run(command, cwd=folder, env=environ, stdout=out, stderr=out)
@@ -259,18 +261,21 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say("waiting for another process that is getting a Redis")
+            _print("waiting for another process that builds or downloads Redis")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"    {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
+    """Print the path of the binary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--which", choices=["8", "7"], default="8", help="which Redis (default: 8)")
+    parser.add_argument(
+        "--which", choices=["8", "7"], default="8", help="major version (default: 8)"
+    )
     parser.add_argument("--no-get", action="store_true", help="never build or download")
     options = parser.parse_args()
     wanted = REDIS7 if options.which == "7" else REDIS8
@@ -280,7 +285,7 @@ def main() -> int:
         print(f"    {wanted.label}: {problem}", file=sys.stderr)
         return 1
     if path is None:
-        print(f"    {wanted.label}: none on this machine", file=sys.stderr)
+        print(f"    {wanted.label}: not found on this machine", file=sys.stderr)
         return 1
     print(path)
     return 0

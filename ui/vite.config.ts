@@ -1,6 +1,6 @@
 import { defineConfig } from "vite";
 
-// Airflow puts its own React on globalThis and import()s this file; nothing of React is bundled.
+// Airflow provides React on globalThis and imports the built file, so React is not bundled.
 export default defineConfig({
   publicDir: "public",
   define: { "process.env.NODE_ENV": '"production"' },

@@ -1,4 +1,4 @@
-"""Assets of queues: `chasqui://host:port/queue`, and what OpenLineage is told about them."""
+"""Assets of queues (`chasqui://host:port/queue`) and their OpenLineage datasets."""
 
 from __future__ import annotations
 
@@ -23,19 +23,34 @@ def create_asset(
     port: int = _DEFAULT_PORT,
     extra: dict[str, Any] | None = None,
 ) -> Asset:
-    """Return the asset of a queue: `create_asset(queue_name="emails", host="redis")`."""
+    """Return the asset of a queue: `create_asset(queue_name="emails", host="redis")`.
+
+    :param queue_name: the queue.
+    :param host: the host of the server. Default: `localhost`.
+    :param port: the port of the server. Default: 6379.
+    :param extra: the extra fields of the asset. Default: none.
+    """
     return Asset(uri=f"{SCHEME}://{host}:{port}/{quote(queue_name, safe='')}", extra=extra or {})
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Return the URI in its one form, or raise: it has a host, a port and one queue, no secrets."""
+    """Return the normal form of an asset URI: with a host, a port and one queue name.
+
+    :param uri: the URI.
+    :raises ValueError: if the host or the queue name is missing, or if the URI contains a login.
+    """
     if not uri.hostname:
-        raise ValueError(f"the URI of a queue names its server: {SCHEME}://host:port/queue")
+        raise ValueError(f"the URI of a queue must be {SCHEME}://host:port/queue; it has no host")
     if uri.username or uri.password:
-        raise ValueError("the URI of a queue holds no login; that is for the connection")
+        raise ValueError(
+            "the URI of a queue must not contain a login; set the login in the Airflow connection"
+        )
     path = uri.path.strip("/")
     if not path or "/" in path:
-        raise ValueError(f"the URI of a queue names one queue: {SCHEME}://host:port/queue")
+        raise ValueError(
+            f"the URI of a queue must be {SCHEME}://host:port/queue with exactly one queue, "
+            f"not the path {uri.path!r}"
+        )
     host = f"[{uri.hostname}]" if ":" in uri.hostname else uri.hostname
     return uri._replace(
         netloc=f"{host}:{uri.port or _DEFAULT_PORT}", path=f"/{path}", query="", fragment=""
@@ -43,7 +58,11 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
-    """Return the OpenLineage dataset of a queue's asset."""
+    """Return the OpenLineage dataset of a queue's asset.
+
+    :param asset: the asset.
+    :param lineage_context: the lineage context of Airflow. It is not used.
+    """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
     parts = sanitize_uri(urlsplit(asset.uri))
@@ -51,7 +70,12 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
 
 
 def queue_lineage(chasqui_conn_id: str, queue_name: str | None, *, output: bool) -> Any:
-    """Return what a task reads from or writes to, or None where OpenLineage is not installed."""
+    """Return a task's OpenLineage inputs and outputs, or None if OpenLineage is not installed.
+
+    :param chasqui_conn_id: the id of the Airflow connection.
+    :param queue_name: the queue. If None, the default queue of the connection.
+    :param output: whether the queue is an output of the task. Otherwise it is an input.
+    """
     try:
         from airflow.providers.common.compat.openlineage.facet import Dataset
         from airflow.providers.openlineage.extractors import OperatorLineage

@@ -1,4 +1,4 @@
-"""dlq peek, replay, purge: dead letters."""
+"""The commands `dlq peek`, `dlq replay` and `dlq purge`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -31,23 +31,32 @@ from airflow_provider_chasqui.core.durations import format_duration
 from airflow_provider_chasqui.core.job import DeadLetter
 from airflow_provider_chasqui.core.queue_flows import DeadLetterQuery
 
-_FILTER_PANEL = "Which letters"
+_FILTER_PANEL = "Filters"
 
 DlqIdsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--id", metavar="ID", rich_help_panel=_FILTER_PANEL, help="Letters with these ids."
+        "--id",
+        metavar="ID",
+        rich_help_panel=_FILTER_PANEL,
+        help="Filter by id of the dead letter. Can be repeated.",
     ),
 ]
 JobIdsOption = Annotated[
     list[str] | None,
-    typer.Option("--job", metavar="ID", rich_help_panel=_FILTER_PANEL, help="Of these jobs."),
+    typer.Option(
+        "--job",
+        metavar="ID",
+        rich_help_panel=_FILTER_PANEL,
+        help="Filter by job id. Can be repeated.",
+    ),
 ]
 ReasonOption = Annotated[
-    str | None, typer.Option(rich_help_panel=_FILTER_PANEL, help="As retries_exhausted.")
+    str | None,
+    typer.Option(rich_help_panel=_FILTER_PANEL, help="Filter by reason, e.g. retries_exhausted."),
 ]
 JobNameOption = Annotated[
-    str | None, typer.Option(rich_help_panel=_FILTER_PANEL, help="Of jobs of this name.")
+    str | None, typer.Option(rich_help_panel=_FILTER_PANEL, help="Filter by job name.")
 ]
 OlderThanOption = Annotated[
     timedelta | None,
@@ -55,7 +64,7 @@ OlderThanOption = Annotated[
         parser=parse_duration,
         metavar="DURATION",
         rich_help_panel=_FILTER_PANEL,
-        help="Died longer ago.",
+        help="Only jobs that died at least DURATION ago.",
     ),
 ]
 NewerThanOption = Annotated[
@@ -64,23 +73,24 @@ NewerThanOption = Annotated[
         parser=parse_duration,
         metavar="DURATION",
         rich_help_panel=_FILTER_PANEL,
-        help="Died since then.",
+        help="Only jobs that died within the last DURATION.",
     ),
 ]
 TextOption = Annotated[
-    str | None, typer.Option("--text", rich_help_panel=_FILTER_PANEL, help="In the error.")
+    str | None,
+    typer.Option("--text", rich_help_panel=_FILTER_PANEL, help="Filter by text in the error."),
 ]
 BatchIdOption = Annotated[
-    str | None, typer.Option("--batch", rich_help_panel=_FILTER_PANEL, help="Of a batch.")
+    str | None,
+    typer.Option("--batch", rich_help_panel=_FILTER_PANEL, help="Filter by batch id."),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only report what would be changed.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 AllOption = Annotated[bool, typer.Option("--all", help="No limit.")]
 
 
-def _build_filter(**options: Any) -> DeadLetterQuery:
-    chosen: Any = {name: value for name, value in options.items() if value}
-    return chosen  # type: ignore[no-any-return]
+def _build_query(**filters: Any) -> DeadLetterQuery:
+    return cast(DeadLetterQuery, {name: value for name, value in filters.items() if value})
 
 
 @with_connection_options
@@ -89,7 +99,7 @@ def peek(
     server: Server,
     limit: LimitOption = 20,
     after: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on behind this letter.")
+        str | None, typer.Option(metavar="ID", help="Continue after this dead letter.")
     ] = None,
     newest_first: Annotated[bool, typer.Option("--newest", help="Newest first.")] = False,
     dlq_ids: DlqIdsOption = None,
@@ -102,51 +112,70 @@ def peek(
     batch_id: BatchIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show dead letters, a page at a time, and count their reasons."""
-    chosen = _build_filter(
-        ids=dlq_ids, job_ids=job_ids, reason=reason, name=job_name, older_than=older_than,
-        newer_than=newer_than, text=text, batch=batch_id,
-    )  # fmt: skip
-    with server.open_queue(queue_name) as opened:
-        found = opened.dead_letters(limit=limit, after=after, newest_first=newest_first, **chosen)
-    reasons = Counter(each.reason for each in found)
-    more = found[-1].id if len(found) == limit else None
+    """Show a page of dead letters and count their reasons."""
+    query = _build_query(
+        ids=dlq_ids,
+        job_ids=job_ids,
+        reason=reason,
+        job_name=job_name,
+        older_than=older_than,
+        newer_than=newer_than,
+        text=text,
+        batch_id=batch_id,
+    )
+    with server.open_queue(queue_name) as queue:
+        page = queue.dead_letters(limit=limit, after=after, newest_first=newest_first, **query)
+    reasons = Counter(dead_letter.reason for dead_letter in page)
+    next_cursor = page[-1].id if len(page) == limit else None
     if as_json:
-        letters = [to_dict(each) for each in found]
         output.print_json(
-            {"queue": queue_name, "dead_letters": letters, "reasons": dict(reasons), "next": more}
+            {
+                "queue": queue_name,
+                "dead_letters": [to_dict(dead_letter) for dead_letter in page],
+                "reasons": dict(reasons),
+                "next": next_cursor,
+            }
         )
         return
-    if not found:
-        output.print_line("no letters")
+    if not page:
+        output.print_line("no dead letters")
         return
     columns = [
-        Column("dlq id"), Column("source_id", optional=True), Column("name"),
-        Column("reason"), Column("runs", align_right=True, optional=True), Column("died", align_right=True),
-        Column("detail", flexible=True), Column("payload bytes", align_right=True, optional=True),
-    ]  # fmt: skip
-    output.print_table(columns, [_row(each) for each in found])
+        Column("dlq id"),
+        Column("source_id", optional=True),
+        Column("name"),
+        Column("reason"),
+        Column("runs", align_right=True, optional=True),
+        Column("died", align_right=True),
+        Column("detail", flexible=True),
+        Column("payload bytes", align_right=True, optional=True),
+    ]
+    output.print_table(columns, [_row(dead_letter) for dead_letter in page])
     output.print_line("")
-    counts = [(reason, count) for reason, count in reasons.most_common()]
-    output.print_table([Column("reason"), Column("count", align_right=True)], counts)
-    if more is not None:
-        output.print_line(f"more: --after {more}", style="dim")
+    output.print_table([Column("reason"), Column("count", align_right=True)], reasons.most_common())
+    if next_cursor is not None:
+        output.print_line(f"more: --after {next_cursor}", style="dim")
 
 
 def _row(dead_letter: DeadLetter) -> tuple[object, ...]:
+    age_ms = max(0, current_time_ms() - dead_lettered_at_ms(dead_letter))
     return (
         dead_letter.id,
         dead_letter.source_id,
         dead_letter.job_name or "-",
         dead_letter.reason,
         "-" if dead_letter.attempts is None else dead_letter.attempts,
-        f"{format_duration(max(0, current_time_ms() - dead_lettered_at_ms(dead_letter)))} ago",
+        f"{format_duration(age_ms)} ago",
         truncate(dead_letter.error or dead_letter.detail or "-", 60),
         len(dead_letter.raw),
     )
 
 
 def to_dict(dead_letter: DeadLetter) -> dict[str, Any]:
+    """Return a dead letter as JSON values, with its payload.
+
+    :param dead_letter: the dead letter.
+    """
     payload, problem = read_payload(dead_letter.job)
     return {
         "dlq_id": dead_letter.id,
@@ -171,7 +200,7 @@ def replay(
     limit: LimitOption = 100,
     all: AllOption = False,
     max_replays: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Leave jobs that were replayed so often.")
+        int | None, typer.Option(metavar="N", min=1, help="Skip jobs already replayed N times.")
     ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -185,17 +214,27 @@ def replay(
     batch_id: BatchIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put dead jobs back on the queue, with a fresh budget of attempts. Asks first."""
-    chosen = _build_filter(
-        ids=dlq_ids, job_ids=job_ids, reason=reason, name=job_name, older_than=older_than,
-        newer_than=newer_than, text=text, batch=batch_id,
-    )  # fmt: skip
-    most = None if all else limit
-    with server.open_queue(queue_name) as opened:
-        _confirm_and_run(
-            "replay", queue_name, most, dry_run, yes, as_json,
-            lambda dry: opened.replay_dead_letters(limit=most, max_replays=max_replays, dry_run=dry, **chosen),
-        )  # fmt: skip
+    """Move dead jobs back to the queue, with all their attempts. Asks for confirmation."""
+    query = _build_query(
+        ids=dlq_ids,
+        job_ids=job_ids,
+        reason=reason,
+        job_name=job_name,
+        older_than=older_than,
+        newer_than=newer_than,
+        text=text,
+        batch_id=batch_id,
+    )
+    max_letters = None if all else limit
+
+    def run(dry_run: bool) -> DeadLetterReport:
+        return queue.replay_dead_letters(
+            limit=max_letters, max_replays=max_replays, dry_run=dry_run, **query
+        )
+
+    with server.open_queue(queue_name) as queue:
+        report = _confirm_and_run("replay", queue_name, dry_run, yes, run)
+    _print_report("replay", queue_name, max_letters, as_json, report)
 
 
 @with_connection_options
@@ -216,52 +255,69 @@ def purge(
     batch_id: BatchIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete dead letters for good. Asks first."""
-    chosen = _build_filter(
-        ids=dlq_ids, job_ids=job_ids, reason=reason, name=job_name, older_than=older_than,
-        newer_than=newer_than, text=text, batch=batch_id,
-    )  # fmt: skip
-    most = None if all else limit
-    with server.open_queue(queue_name) as opened:
-        _confirm_and_run(
-            "purge", queue_name, most, dry_run, yes, as_json,
-            lambda dry: opened.purge_dead_letters(limit=most, dry_run=dry, **chosen),
-        )  # fmt: skip
+    """Delete dead letters permanently. Asks for confirmation."""
+    query = _build_query(
+        ids=dlq_ids,
+        job_ids=job_ids,
+        reason=reason,
+        job_name=job_name,
+        older_than=older_than,
+        newer_than=newer_than,
+        text=text,
+        batch_id=batch_id,
+    )
+    max_letters = None if all else limit
+
+    def run(dry_run: bool) -> DeadLetterReport:
+        return queue.purge_dead_letters(limit=max_letters, dry_run=dry_run, **query)
+
+    with server.open_queue(queue_name) as queue:
+        report = _confirm_and_run("purge", queue_name, dry_run, yes, run)
+    _print_report("purge", queue_name, max_letters, as_json, report)
+
+
+_Action = Literal["replay", "purge"]
 
 
 def _confirm_and_run(
-    action: str, queue_name: str, limit: int | None, dry_run: bool, yes: bool, as_json: bool,
-    operation: Callable[[bool], DeadLetterReport],
-) -> None:  # fmt: skip
-    """Say what would happen, ask, and do it."""
+    action: _Action,
+    queue_name: str,
+    dry_run: bool,
+    yes: bool,
+    run: Callable[[bool], DeadLetterReport],
+) -> DeadLetterReport:
+    """Run the action, after a dry run and a confirmation unless `yes` is given."""
     if dry_run:
-        report = operation(True)
-    else:
-        if not yes:
-            _confirm(action, queue_name, operation(True))
-        report = operation(False)
+        return run(True)
+    if not yes:
+        _confirm(action, queue_name, run(True).affected)
+    return run(False)
+
+
+def _confirm(action: _Action, queue_name: str, count: int) -> None:
+    noun = "dead letter" if count == 1 else "dead letters"
+    permanently = " permanently" if action == "purge" else ""
+    question = f"{action} {count} {noun} of queue {queue_name!r}{permanently}? [y/N] "
+    sys.stderr.write(output.escape_control(question))
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        output.print_line("not confirmed; nothing was changed", err=True)
+        raise typer.Exit(1)
+
+
+def _print_report(
+    action: _Action, queue_name: str, limit: int | None, as_json: bool, report: DeadLetterReport
+) -> None:
     if as_json:
         output.print_json({"queue": queue_name, "action": action, **asdict(report)})
         return
-    did = f"would {action}" if dry_run else {"replay": "replayed", "purge": "purged"}[action]
-    output.print_line(
-        f"{did} {report.affected} of {report.matched if limit is None else limit} entries"
+    done = (
+        f"would {action}" if report.dry_run else {"replay": "replayed", "purge": "purged"}[action]
     )
+    total = report.matched if limit is None else limit
+    output.print_line(f"{done} {report.affected} of {total} entries")
     output.print_nonzero_counts(
-        (report.max_replays_reached, "were replayed too often"),
-        (report.unreadable, "cannot be read and stay where they are"),
-        (report.missing, "were gone already"),
+        (report.max_replays_reached, "had reached the maximum number of replays"),
+        (report.unreadable, "are not readable and stay in the DLQ"),
+        (report.missing, "did not exist any more"),
     )
-
-
-def _confirm(action: str, queue_name: str, report: DeadLetterReport) -> None:
-    count = report.affected
-    things = "letter" if count == 1 else "letters"
-    end = " for good" if action == "purge" else ""
-    sys.stderr.write(
-        output.escape_control(f"{action} {count} {things} of queue {queue_name!r}{end}? [y/N] ")
-    )
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        output.print_line("nothing was done", err=True)
-        raise typer.Exit(1)

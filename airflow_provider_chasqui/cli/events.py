@@ -15,7 +15,7 @@ from airflow_provider_chasqui.cli.server import (
     Server,
     with_connection_options,
 )
-from airflow_provider_chasqui.core.commands import inspect
+from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.durations import format_timestamp
 from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.event import EVENT_NAMES, Event
@@ -91,7 +91,7 @@ def _read_events(queue: Queue, cursor: str, follow: bool) -> Iterator[Event]:
     while True:
         if follow:
             events = queue.client.execute(
-                inspect.wait_for_events(queue.keys, cursor, _PAGE_SIZE, _BLOCK_MS)
+                event_commands.wait_for_events(queue.keys, cursor, _PAGE_SIZE, _BLOCK_MS)
             )
         elif not (events := queue.events(after=cursor, limit=_PAGE_SIZE)):
             return

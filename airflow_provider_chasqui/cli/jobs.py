@@ -1,11 +1,9 @@
-"""jobs, job, cancel: jobs one by one."""
+"""The commands `jobs`, `job` and `cancel`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -21,23 +19,21 @@ from airflow_provider_chasqui.cli.server import (
     with_connection_options,
 )
 from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands import inspect
 from airflow_provider_chasqui.core.commands.inspect import DelayedRow, JobRow
 from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument, JobNotFound
 from airflow_provider_chasqui.core.event import Event
-from airflow_provider_chasqui.core.ids import ulid_timestamp_ms
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.queue import Queue
 
-_EVENTS_PAGE_SIZE = 10_000
-_CLOCK_SKEW_MS = 3_600_000
-
 JobIdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
+_EVENT_FIELDS = ("attempt", "backoff_ms", "delay_ms", "duration_us", "reason")
 
 
 class JobState(StrEnum):
-    """Where jobs are that have not ended."""
+    """States of jobs that have not finished."""
 
     all = "all"
     waiting = "waiting"
@@ -45,123 +41,112 @@ class JobState(StrEnum):
     delayed = "delayed"
 
 
-def read_payload(job: Job | None) -> tuple[Any, str | None]:
-    """Return the payload, or None and why it cannot be read."""
-    if job is None:
-        return None, "the entry cannot be read"
-    try:
-        return job.payload, None
-    except DecodeError as error:
-        return None, error.message
-
-
-def job_to_dict(job: Job) -> dict[str, Any]:
-    payload, problem = read_payload(job)
-    facts = {
-        "id": job.id,
-        "name": job.name,
-        "attempt": job.attempt,
-        "created_at_ms": job.created_at_ms,
-        "payload": payload,
-    }
-    return facts if problem is None else facts | {"payload_error": problem}
-
-
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """A job in the list; `place` is what the next page goes on behind."""
+    """A job in a list. The next page continues after `cursor`."""
 
     cursor: str
     row: JobRow | DelayedRow
 
     @property
     def state(self) -> str:
+        """`waiting`, `running` or `delayed`."""
         return self.row.state if isinstance(self.row, JobRow) else "delayed"
-
-
-def _list_page(
-    queue: Queue, group: str, state: JobState, after: str | None, limit: int
-) -> list[ListedJob]:
-    keys, drive = queue.keys, queue.client
-    if state is JobState.running:
-        page = drive.run_flow(inspect.running_jobs_page(keys, group, after, limit))
-        return [ListedJob(row.entry_id, row) for row in page.rows]
-    if state is JobState.waiting:
-        page = drive.run_flow(inspect.jobs_page(keys, group, after, limit, waiting=True))
-        return [ListedJob(row.entry_id, row) for row in page.rows]
-    if state is JobState.delayed:
-        if after is not None and not (after.isascii() and after.isdecimal()):
-            raise InvalidArgument("--after of delayed jobs is a number, as the page before said it")
-        first = 0 if after is None else int(after) + 1
-        rows = drive.run_flow(inspect.delayed_jobs_page(keys, first, limit))
-        return [ListedJob(str(rank), row) for rank, row in enumerate(rows, first)]
-    found: list[ListedJob] = []
-    for each in (JobState.running, JobState.waiting, JobState.delayed):
-        found += (
-            _list_page(queue, group, each, None, limit - len(found)) if len(found) < limit else []
-        )
-    return found
 
 
 @with_connection_options
 def list_jobs(
     queue_name: QueueNameArgument,
     server: Server,
-    state: Annotated[JobState, typer.Option(help="Which jobs.")] = JobState.all,
+    state: Annotated[JobState, typer.Option(help="Filter by state.")] = JobState.all,
     limit: LimitOption = 20,
     after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Go on behind this place (with --state).")
+        str | None,
+        typer.Option(metavar="CURSOR", help="Continue after this cursor (needs --state)."),
     ] = None,
     group: GroupOption = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs that have not ended: running, waiting, delayed; a page at a time."""
+    """List a page of jobs that have not finished: running, waiting and delayed ones."""
     if after is not None and state is JobState.all:
-        raise InvalidArgument("--after needs --state: each state has pages of its own")
-    with server.open_queue(queue_name, group) as opened:
-        found = _list_page(opened, group, state, after, limit)
-    more = found[-1].cursor if len(found) == limit and state is not JobState.all else None
+        raise InvalidArgument(
+            "--after needs --state, because each state has its own pages; add --state running, "
+            "waiting or delayed"
+        )
+    with server.open_queue(queue_name, group) as queue:
+        jobs = _list_page(queue, group, state, after, limit)
+    next_cursor = jobs[-1].cursor if len(jobs) == limit and state is not JobState.all else None
     if as_json:
         output.print_json(
             {
                 "queue": queue_name,
-                "jobs": [_listed_job_to_dict(each) for each in found],
-                "next": more,
+                "jobs": [_listed_job_to_dict(job) for job in jobs],
+                "next": next_cursor,
             }
         )
         return
-    if not found:
+    if not jobs:
         output.print_line("no jobs" if state is JobState.all else f"no {state} jobs")
         return
     columns = [
-        Column("state"), Column("id"), Column("name"),
-        Column("attempt", align_right=True, optional=True), Column("age", align_right=True),
-        Column("where", optional=True), Column("payload", flexible=True),
-    ]  # fmt: skip
-    output.print_table(columns, [_row(each) for each in found])
-    if more is not None:
-        output.print_line(f"more: --state {state} --after {more}", style="dim")
+        Column("state"),
+        Column("id"),
+        Column("name"),
+        Column("attempt", align_right=True, optional=True),
+        Column("age", align_right=True),
+        Column("where", optional=True),
+        Column("payload", flexible=True),
+    ]
+    output.print_table(columns, [_row(job) for job in jobs])
+    if next_cursor is not None:
+        output.print_line(f"more: --state {state} --after {next_cursor}", style="dim")
+
+
+def _list_page(
+    queue: Queue, group: str, state: JobState, after: str | None, limit: int
+) -> list[ListedJob]:
+    keys, client = queue.keys, queue.client
+    if state is JobState.running:
+        page = client.run_flow(inspect.running_jobs_page(keys, group, after, limit))
+        return [ListedJob(row.entry_id, row) for row in page.rows]
+    if state is JobState.waiting:
+        page = client.run_flow(inspect.jobs_page(keys, group, after, limit, waiting=True))
+        return [ListedJob(row.entry_id, row) for row in page.rows]
+    if state is JobState.delayed:
+        if after is not None and not (after.isascii() and after.isdecimal()):
+            raise InvalidArgument(
+                f"--after must be an integer for delayed jobs, not {after!r}; use the cursor that "
+                "the page before printed"
+            )
+        first_rank = 0 if after is None else int(after) + 1
+        rows = client.run_flow(inspect.delayed_jobs_page(keys, first_rank, limit))
+        return [ListedJob(str(rank), row) for rank, row in enumerate(rows, first_rank)]
+    jobs: list[ListedJob] = []
+    for job_state in (JobState.running, JobState.waiting, JobState.delayed):
+        if len(jobs) < limit:
+            jobs += _list_page(queue, group, job_state, None, limit - len(jobs))
+    return jobs
 
 
 def _listed_job_to_dict(listed: ListedJob) -> dict[str, Any]:
-    facts: dict[str, Any] = {"state": listed.state, "cursor": listed.cursor}
+    fields: dict[str, Any] = {"state": listed.state, "cursor": listed.cursor}
     if listed.row.job is None:
-        facts["payload_error"] = read_payload(None)[1]
+        fields["payload_error"] = read_payload(None)[1]
     else:
-        facts |= job_to_dict(listed.row.job)
+        fields |= job_to_dict(listed.row.job)
     for name in ("due_ms", "consumer", "idle_ms", "deliveries"):
         value = getattr(listed.row, name, None)
         if value is not None:
-            facts[name] = value
-    return facts
+            fields[name] = value
+    return fields
 
 
 def _row(listed: ListedJob) -> tuple[object, ...]:
     job = listed.row.job
-    payload, problem = read_payload(job)
+    payload, payload_error = read_payload(job)
     if isinstance(listed.row, DelayedRow):
-        due = listed.row.due_ms - current_time_ms()
-        where = "due now" if due <= 0 else f"due in {format_duration(due)}"
+        remaining_ms = listed.row.due_ms - current_time_ms()
+        where = "due now" if remaining_ms <= 0 else f"due in {format_duration(remaining_ms)}"
     else:
         where = truncate(listed.row.consumer or "", 14)
     return (
@@ -171,8 +156,37 @@ def _row(listed: ListedJob) -> tuple[object, ...]:
         job.attempt if job else "-",
         format_duration(max(0, current_time_ms() - job.created_at_ms)) if job else "-",
         where,
-        f"({problem})" if problem else truncate(compact_json(payload), 200),
+        f"({payload_error})" if payload_error else truncate(compact_json(payload), 200),
     )
+
+
+def read_payload(job: Job | None) -> tuple[Any, str | None]:
+    """Return the payload of a job and None, or None and the reason why it is not readable.
+
+    :param job: the job, or None if its entry is not readable.
+    """
+    if job is None:
+        return None, "the entry is not readable"
+    try:
+        return job.payload, None
+    except DecodeError as error:
+        return None, error.message
+
+
+def job_to_dict(job: Job) -> dict[str, Any]:
+    """Return a job as JSON values, with its payload.
+
+    :param job: the job.
+    """
+    payload, payload_error = read_payload(job)
+    fields = {
+        "id": job.id,
+        "name": job.name,
+        "attempt": job.attempt,
+        "created_at_ms": job.created_at_ms,
+        "payload": payload,
+    }
+    return fields if payload_error is None else fields | {"payload_error": payload_error}
 
 
 @with_connection_options
@@ -183,34 +197,39 @@ def show_job(
     group: GroupOption = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """Show one job: where it is, its result and progress, and what happened to it."""
-    with server.open_queue(queue_name, group) as opened:
-        found = opened.job_status(job_id)
-        kept, result = opened.client.execute(inspect.get_result(opened.keys, job_id))
-        progress = opened.progress(job_id)
-        letters = opened.dead_letters(job_ids=[job_id], limit=1, newest_first=True)
-        events = list(_job_events(opened, job_id))
-    if found.state == "unknown" and not events and not letters:
-        raise JobNotFound("no trace of the job is left", queue_name=queue_name, job_id=job_id)
-    facts: dict[str, Any] = {"id": job_id, "queue": queue_name, "state": found.state}
-    source = found.job or (letters[0].job if letters else None)
-    if source is not None:
-        facts |= job_to_dict(source)
-    if found.due_ms is not None:
-        facts["due_ms"] = found.due_ms
-    if found.reason:
-        facts["reason"] = found.reason
-    if letters:
-        facts |= {"error": letters[0].error or letters[0].detail, "dlq_id": letters[0].id}
+    """Show one job: its state, result, progress and events."""
+    with server.open_queue(queue_name, group) as queue:
+        status = queue.job_status(job_id)
+        has_result, result = queue.client.execute(inspect.get_result(queue.keys, job_id))
+        progress = queue.progress(job_id)
+        dead_letters = queue.dead_letters(job_ids=[job_id], limit=1, newest_first=True)
+        timeline = queue.client.run_flow(event_commands.job_timeline(queue.keys, job_id))
+    if status.state == "unknown" and not timeline.events and not dead_letters:
+        raise JobNotFound(
+            "the job does not exist, or has finished and its result and events have expired",
+            queue_name=queue_name,
+            job_id=job_id,
+        )
+    fields: dict[str, Any] = {"id": job_id, "queue": queue_name, "state": status.state}
+    job = status.job or (dead_letters[0].job if dead_letters else None)
+    if job is not None:
+        fields |= job_to_dict(job)
+    if status.due_ms is not None:
+        fields["due_ms"] = status.due_ms
+    if status.reason:
+        fields["reason"] = status.reason
+    if dead_letters:
+        dead_letter = dead_letters[0]
+        fields |= {"error": dead_letter.error or dead_letter.detail, "dlq_id": dead_letter.id}
     if progress is not None:
-        facts["progress"] = progress
-    if kept:
-        facts["result"] = result
-    facts["events"] = [event_to_dict(each) for each in events]
+        fields["progress"] = progress
+    if has_result:
+        fields["result"] = result
+    fields["events"] = [event_to_dict(event) for event in timeline.events]
     if as_json:
-        output.print_json(facts)
+        output.print_json(fields)
     else:
-        _print_job(facts, events)
+        _print_job(fields, timeline.events)
 
 
 def _print_job(fields: dict[str, Any], events: list[Event]) -> None:
@@ -221,72 +240,77 @@ def _print_job(fields: dict[str, Any], events: list[Event]) -> None:
         if name in ("payload", "result", "progress"):
             value = truncate(compact_json(value), 2000)
         elif name.endswith("_ms"):
-            name, value = name.removesuffix("_ms").replace("_", " "), format_timestamp(value)
+            name, value = name.removesuffix("_ms"), format_timestamp(value)
         pairs.append((name.replace("_", " "), value))
     output.console().print(output.key_value_table(pairs))
     if not events:
-        output.print_line("no events are kept of it", style="dim")
+        output.print_line("no events are stored for this job", style="dim")
         return
     output.print_line("")
-    start = events[0].ts_ms
     columns = [
-        Column("at", optional=True), Column("after", align_right=True), Column("event"),
+        Column("at", optional=True),
+        Column("after", align_right=True),
+        Column("event"),
         Column("detail", flexible=True),
-    ]  # fmt: skip
-    table = [
-        (
-            format_timestamp(each.ts_ms),
-            f"+{format_duration(each.ts_ms - start)}",
-            each.name,
-            format_event_fields(each),
-        )
-        for each in events
     ]
-    output.print_table(columns, table)
-
-
-def _job_events(queue: Queue, job_id: str) -> Iterator[Event]:
-    minted_ms = ulid_timestamp_ms(job_id)
-    place = "0-0" if minted_ms is None else f"{max(0, minted_ms - _CLOCK_SKEW_MS)}-0"
-    while events := queue.events(after=place, limit=_EVENTS_PAGE_SIZE):
-        yield from (each for each in events if each.job_id == job_id)
-        place = events[-1].entry_id
-
-
-_EVENT_FIELDS = ("attempt", "backoff_ms", "delay_ms", "duration_us", "reason")
+    rows = [
+        (
+            format_timestamp(event.ts_ms),
+            f"+{format_duration(event.ts_ms - events[0].ts_ms)}",
+            event.name,
+            format_event_fields(event),
+        )
+        for event in events
+    ]
+    output.print_table(columns, rows)
 
 
 def event_to_dict(event: Event) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "event": event.name, "id": event.job_id, "ts": event.ts_ms, "entry_id": event.entry_id,
-    }  # fmt: skip
+    """Return an event as JSON values.
+
+    :param event: the event.
+    """
+    fields: dict[str, Any] = {
+        "event": event.name,
+        "id": event.job_id,
+        "ts": event.ts_ms,
+        "entry_id": event.entry_id,
+    }
     if event.job_name:
-        facts["name"] = event.job_name
-    extras = ((name, getattr(event, name)) for name in _EVENT_FIELDS)
-    return facts | {name: value for name, value in extras if value is not None}
+        fields["name"] = event.job_name
+    return fields | dict(_optional_fields(event))
 
 
 def format_event_fields(event: Event, *, include_name: bool = False) -> str:
-    """The event's extras as sorted k=v pairs, long values cut."""
-    extras = ((key, getattr(event, key)) for key in _EVENT_FIELDS)
-    own = [("name", event.job_name)] if include_name and event.job_name else []
-    pairs = sorted(chain(own, ((key, value) for key, value in extras if value is not None)))
-    return " ".join(f"{key}={truncate(str(value), 80)}" for key, value in pairs)
+    """Return the optional fields of an event as sorted `key=value` pairs, long values truncated.
+
+    :param event: the event.
+    :param include_name: whether to include the job name.
+    """
+    pairs = _optional_fields(event)
+    if include_name and event.job_name:
+        pairs.append(("name", event.job_name))
+    return " ".join(f"{key}={truncate(str(value), 80)}" for key, value in sorted(pairs))
+
+
+def _optional_fields(event: Event) -> list[tuple[str, Any]]:
+    values = ((name, getattr(event, name)) for name in _EVENT_FIELDS)
+    return [(name, value) for name, value in values if value is not None]
 
 
 @with_connection_options
 def cancel(
     queue_name: QueueNameArgument,
-    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.")],
+    job_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the jobs.")],
     server: Server,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs: delayed ones at once; of others, ask the workers to drop or stop them."""
-    with server.open_queue(queue_name) as opened:
-        answers = {job_id: opened.cancel(job_id) for job_id in job_ids}
+    """Cancel jobs. Delayed jobs are removed; workers are asked to drop or stop other jobs."""
+    with server.open_queue(queue_name) as queue:
+        results = {job_id: queue.cancel(job_id) for job_id in job_ids}
     if as_json:
-        output.print_json({"queue": queue_name, "cancelled": answers})
+        output.print_json({"queue": queue_name, "cancelled": results})
         return
-    for job_id, answer in answers.items():
-        said = "cancelled" if answer == "cancelled" else "workers are asked to drop or stop it"
-        output.print_line(f"{job_id}: {said}")
+    for job_id, result in results.items():
+        text = "cancelled" if result == "cancelled" else "workers are asked to drop or stop it"
+        output.print_line(f"{job_id}: {text}")

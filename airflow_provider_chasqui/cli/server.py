@@ -14,8 +14,14 @@ import typer
 
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import ConnectionFailed, InvalidArgument
-from airflow_provider_chasqui.queue import DEFAULT_URL, Queue
-from airflow_provider_chasqui.redis_client.target import PasswordFile, RedisTarget, Tls, from_url
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.redis_client.target import (
+    DEFAULT_URL,
+    PasswordFile,
+    RedisTarget,
+    Tls,
+    from_url,
+)
 
 _CONNECTION_PANEL = "Connection"
 # Interactive commands wait for a failover, but not for a minute.

@@ -1,4 +1,4 @@
-"""Bulk in pieces that neither the server nor the network chokes on."""
+"""Split bulk writes into chunks that are bounded by number and size."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# What one script call carries.
+# Limits of one script call.
 MAX_CHUNK_JOBS, MAX_CHUNK_BYTES = 256, 1024 * 1024
-# What one pipeline carries; fewer calls than the 100 that Redis remembers of a producer.
+# Limits of one pipeline. Redis remembers the last 100 idempotent ids of a producer by default, so a
+# pipeline that is sent again must have fewer chunks.
 MAX_PIPELINE_CHUNKS, MAX_PIPELINE_BYTES = 64, 16 * 1024 * 1024
 
 
 def chunked(
     items: Iterable[T], size_of: Callable[[T], int], max_items: int, max_bytes: int
 ) -> Iterator[list[T]]:
-    """Yield runs of items: at most `most`, and `most_bytes` unless one alone is larger."""
-    run: list[T] = []
-    total = 0
+    """Yield the items in lists of bounded length and size.
+
+    :param items: the items.
+    :param size_of: returns the size of an item in bytes.
+    :param max_items: the maximum number of items per list.
+    :param max_bytes: the maximum size of a list. An item that is larger has a list to itself.
+    """
+    chunk: list[T] = []
+    chunk_bytes = 0
     for item in items:
-        weight = size_of(item)
-        if run and (len(run) >= max_items or total + weight > max_bytes):
-            yield run
-            run, total = [], 0
-        run.append(item)
-        total += weight
-    if run:
-        yield run
+        item_bytes = size_of(item)
+        if chunk and (len(chunk) >= max_items or chunk_bytes + item_bytes > max_bytes):
+            yield chunk
+            chunk, chunk_bytes = [], 0
+        chunk.append(item)
+        chunk_bytes += item_bytes
+    if chunk:
+        yield chunk

@@ -1,6 +1,6 @@
-"""An operation as a value: what to send and how to read the answer, with no colour of its own.
+"""Redis operations as data: the command to send and the parser for its reply.
 
-Raw replies of the server in the shapes that several verbs read.
+There is no I/O here, so the blocking and the asyncio client share every operation.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from airflow_provider_chasqui.core.event import Event, parse_event
 
 R = TypeVar("R")
 
-# Not frozen, though nobody changes them: a frozen dataclass takes four times as long to make, and
-# these are made for every add.
-
-# As far as a score is exact.
+# Scores are doubles, which represent integers exactly up to here.
 _MAX_EXACT_SCORE = 2.0**53
+
+# The classes below are not frozen although instances are never modified. An instance is created per
+# add, and a frozen dataclass is slower to create (see docs/performance.md).
 
 
 @dataclass(slots=True)
 class EncodedArgs:
-    """Several arguments that stand in RESP already; for bulk, where packing one by one is dear."""
+    """Arguments already encoded as RESP.
+
+    Used for bulk commands, where encoding each argument separately is too slow.
+    """
 
     count: int
     data: bytes | memoryview
@@ -33,13 +36,18 @@ Arg = str | bytes | int | EncodedArgs
 
 @dataclass(slots=True)
 class Command(Generic[R]):
-    """One round trip.
+    """One command to send, and how to parse its reply.
 
-    Without `script`, `args` is the whole command, in RESP already where it is bytes; with it,
-    `keys` and `args` are the script's KEYS and ARGV. `absent` answers in place of an error that
-    says the key or group is not there; `block_ms` is how long the server may stay silent by
-    agreement. One that `covers` answers for all that went before it in its pipeline, so these are
-    sent, and sent again, together.
+    :param args: the arguments of the command; bytes if the whole command is already encoded as
+        RESP. With `script`, the ARGV of the script.
+    :param parse: returns the result from the reply of the server.
+    :param script: the name of a Lua script, or None for a plain command.
+    :param keys: the KEYS of the script.
+    :param default_if_missing: returns the result if the server replies that the key or the consumer
+        group does not exist.
+    :param block_ms: the BLOCK timeout of the command. The socket timeout is extended by it.
+    :param confirms_pipeline: whether the reply confirms all commands before it in the pipeline, as
+        that of WAIT does. The commands are then sent, and sent again, together.
     """
 
     args: tuple[Arg, ...] | bytes
@@ -53,9 +61,12 @@ class Command(Generic[R]):
 
 @dataclass(slots=True)
 class DeferredCommand(Generic[R]):
-    """An operation that is made when its turn to be sent has come.
+    """A script command that is built when it is sent.
 
-    In a pipeline of many, the server works on one while the next is being made.
+    In a long pipeline the server executes one command while the next one is being built.
+
+    :param script: the name of the Lua script that the built command calls.
+    :param build: returns the command.
     """
 
     script: str
@@ -64,7 +75,7 @@ class DeferredCommand(Generic[R]):
 
 @dataclass(slots=True)
 class DialectCommand(Generic[R]):
-    """The same promise in two dialects; the driver knows which one the server speaks."""
+    """The same operation in both dialects. The client sends the one that the server supports."""
 
     native: Command[R]
     portable: Command[R] | DeferredCommand[R]
@@ -73,35 +84,10 @@ class DialectCommand(Generic[R]):
 AnyCommand = Command[R] | DialectCommand[R] | DeferredCommand[R]
 COMMAND_TYPES = (Command, DialectCommand, DeferredCommand)
 
-# What a flow yields: one operation, or several to be sent in one pipeline.
+# A flow yields one command, or several to be sent in one pipeline, and receives the results.
 FlowStep = AnyCommand[Any] | Sequence[AnyCommand[Any]]
 
 CommandFlow = Generator[FlowStep, Any, R]
-
-
-def as_raw(reply: Any) -> Any:
-    return reply
-
-
-def as_int(reply: Any) -> int:
-    return int(reply)
-
-
-def as_score_ms(reply: Any) -> int:
-    """A score as whole ms; one that is no time of this world is cut to the end of it."""
-    return int(max(-_MAX_EXACT_SCORE, min(_MAX_EXACT_SCORE, float(reply))))
-
-
-def as_bool(reply: Any) -> bool:
-    return bool(int(reply))
-
-
-def as_bools(reply: Any) -> list[bool]:
-    return [bool(flag) for flag in reply]
-
-
-def as_text(reply: Any) -> str:
-    return reply.decode() if isinstance(reply, bytes) else str(reply)
 
 
 def script_command(
@@ -110,6 +96,13 @@ def script_command(
     keys: Sequence[str],
     args: Sequence[Arg],
 ) -> Command[R]:
+    """Return a command that calls a Lua script.
+
+    :param script_name: the name of the script.
+    :param parse: returns the result from the reply of the server.
+    :param keys: the KEYS of the script.
+    :param args: the ARGV of the script.
+    """
     return Command(tuple(args), parse, script_name, tuple(keys))
 
 
@@ -119,21 +112,82 @@ def redis_command(
     default_if_missing: Callable[[], R] | None = None,
     block_ms: int = 0,
 ) -> Command[R]:
+    """Return a plain Redis command.
+
+    :param args: the name and the arguments of the command.
+    :param parse: returns the result from the reply of the server.
+    :param default_if_missing: see `Command`.
+    :param block_ms: see `Command`.
+    """
     return Command(args, parse, default_if_missing=default_if_missing, block_ms=block_ms)
 
 
+def as_raw(reply: Any) -> Any:
+    """Return the reply unchanged."""
+    return reply
+
+
+def as_int(reply: Any) -> int:
+    """Parse an integer."""
+    return int(reply)
+
+
+def as_bool(reply: Any) -> bool:
+    """Parse an integer as a flag."""
+    return bool(int(reply))
+
+
+def as_bools(reply: Any) -> list[bool]:
+    """Parse a list of integers as flags."""
+    return [bool(flag) for flag in reply]
+
+
+def as_text(reply: Any) -> str:
+    """Parse a string."""
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def as_score_ms(reply: Any) -> int:
+    """Parse a sorted-set score as integer milliseconds, clamped to plus or minus 2^53."""
+    return int(max(-_MAX_EXACT_SCORE, min(_MAX_EXACT_SCORE, float(reply))))
+
+
 def as_pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """A flat reply (fields and values, members and scores) two by two."""
+    """Parse a flat list of fields and values, or members and scores, as pairs."""
     return list(zip(reply[::2], reply[1::2], strict=True))
 
 
 def as_last_generated_id(reply: Any) -> str:
-    """The id that a stream has reached, in the reply of XINFO STREAM."""
-    last: bytes = dict(as_pairs(reply))[b"last-generated-id"]
-    return last.decode()
+    """Parse the last generated id from the reply of XINFO STREAM."""
+    last_id: bytes = dict(as_pairs(reply))[b"last-generated-id"]
+    return last_id.decode()
 
 
 def as_event(reply: Sequence[Any]) -> Event:
-    """The event in a raw entry."""
-    text = [field.decode("utf-8", "replace") for field in reply[1]]
-    return parse_event(reply[0].decode(), dict(as_pairs(text)))
+    """Parse an entry of the events stream."""
+    fields = [field.decode("utf-8", "replace") for field in reply[1]]
+    return parse_event(reply[0].decode(), dict(as_pairs(fields)))
+
+
+class KeyIndexer:
+    """Appends keys to the KEYS of a script, each once, and returns their positions.
+
+    A script that uses one of several keys per job gets the keys in KEYS and the position of the
+    right one in ARGV. Positions count from 1, as in Lua; 0 means that there is no key.
+
+    :param keys: the fixed keys of the script. The indexer appends to this list.
+    """
+
+    __slots__ = ("_keys", "_positions")
+
+    def __init__(self, keys: list[str]):
+        self._keys = keys
+        self._positions: dict[str, int] = {}
+
+    def position(self, key: str) -> int:
+        """Return the position of a key in KEYS, and append the key if it is not there yet."""
+        position = self._positions.get(key)
+        if position is None:
+            self._keys.append(key)
+            position = self._positions[key] = len(self._keys)
+        return position

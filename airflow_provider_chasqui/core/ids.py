@@ -1,4 +1,4 @@
-"""Names that nobody else gives: ULIDs for jobs, and the calls of a producer."""
+"""Unique identifiers: ULIDs for jobs, and idempotency ids for the calls of a producer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
 
+from airflow_provider_chasqui.core.fork import fork_state
+
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _DIGIT_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _DIGIT_VALUES = {c: i for i, c in enumerate(_ALPHABET)}
 _RANDOM_BITS = 80
 _LOW_BITS = 20
-
-# Its last item changes in a forked child; cheaper to look at than the process id is to ask for.
-_fork_generations: list[object] = [object()]
-os.register_at_fork(after_in_child=lambda: _fork_generations.append(object()))
 
 
 def _encode_ulid(time_ms: int, random: int) -> str:
@@ -28,10 +26,10 @@ def _encode_ulid(time_ms: int, random: int) -> str:
 
 
 class UlidGenerator:
-    """Mint ULIDs that sort in the order they were minted by this process.
+    """Generator of ULIDs that sort in the order in which this process generated them.
 
-    The last one is remembered and counted up within a millisecond, so a bulk of jobs keeps its
-    order; ChasquiMQ draws afresh and does not.
+    Within one millisecond the previous ULID is incremented, so the jobs of a bulk keep their order.
+    ChasquiMQ draws a new random part for each ULID and does not keep the order.
     """
 
     def __init__(self) -> None:
@@ -39,35 +37,44 @@ class UlidGenerator:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._generation = _fork_generations[-1]
+        self._generation = fork_state.generation
         self._time_ms = -1
         self._high = 0
         self._low = 0
         self._prefix = ""
 
     def next(self, now_ms: int) -> str:
-        if self._generation is not _fork_generations[-1]:
-            # A fork that went on counting would mint the ids that its parent mints.
+        """Return the next ULID.
+
+        :param now_ms: the current time in milliseconds since the epoch.
+        :return: 26 characters in Crockford's base 32.
+        """
+        if self._generation != fork_state.generation:
+            # A forked child that continues the sequence would generate the ids of its parent.
             self._reset()
         with self._lock:
             low = self._low + 1
             if now_ms > self._time_ms or low >> _LOW_BITS:
                 low = self._advance_prefix(now_ms)
             self._low = low
-            # All but the last four digits stay the same within a bulk.
+            # All digits but the last four are the same within a bulk.
             return self._prefix + _DIGIT_PAIRS[low >> 10] + _DIGIT_PAIRS[low & 1023]
 
     def next_many(self, now_ms: int, count: int) -> list[str]:
-        """The next ids, in order; a fifth of the time of as many calls of `mint`."""
+        """Return the next ULIDs, in order. This is faster than repeated calls of `next`.
+
+        :param now_ms: the current time in milliseconds since the epoch.
+        :param count: the number of ULIDs.
+        """
         ids: list[str] = []
         while len(ids) < count:
             ids.append(self.next(now_ms))
             with self._lock:
                 first = self._low + 1
                 last = min(first + count - len(ids), 1 << _LOW_BITS)
-                head, self._low = self._prefix, last - 1
+                prefix, self._low = self._prefix, last - 1
             ids += [
-                head + _DIGIT_PAIRS[low >> 10] + _DIGIT_PAIRS[low & 1023]
+                prefix + _DIGIT_PAIRS[low >> 10] + _DIGIT_PAIRS[low & 1023]
                 for low in range(first, last)
             ]
         return ids
@@ -76,7 +83,7 @@ class UlidGenerator:
         low = 0
         if now_ms > self._time_ms:
             self._time_ms = now_ms
-            # The top bit stays clear so that counting up never overflows in practice.
+            # The top bit stays clear, so that incrementing never overflows in practice.
             random = int.from_bytes(os.urandom(10), "big") >> 1
             self._high, low = divmod(random, 1 << _LOW_BITS)
         else:
@@ -86,7 +93,11 @@ class UlidGenerator:
 
 
 def ulid_timestamp_ms(job_id: str) -> int | None:
-    """Return the millisecond in which a ULID was minted, or None if the id is not a ULID."""
+    """Return the time at which a ULID was generated.
+
+    :param job_id: the id of a job.
+    :return: milliseconds since the epoch, or None if the id is not a ULID.
+    """
     if len(job_id) != 26:
         return None
     value = 0
@@ -100,7 +111,7 @@ def ulid_timestamp_ms(job_id: str) -> int | None:
 
 @dataclass(slots=True)
 class ProducerCall:
-    """One call of a producer. Its steps have names, so that sending one again is harmless."""
+    """One call of a producer. Its commands have ids, so that each may be sent twice."""
 
     producer_id: str
     call_number: int
@@ -113,40 +124,49 @@ class ProducerCall:
         self._release()
 
     def idempotent_id(self, index: int) -> str:
+        """Return the id of one command of this call, unique within the producer.
+
+        :param index: the position of the command in the call.
+        """
         return f"{self.call_number}:{index}"
 
     def idempotency_token(self, index: int) -> str:
+        """Return the id of one command of this call, unique among all producers.
+
+        :param index: the position of the command in the call.
+        """
         return f"{self.producer_id}:{self.call_number}:{index}"
 
 
 class ProducerSession:
-    """Names the calls of one producer, each for as long as it lasts.
+    """Source of the producer ids of one producer's calls.
 
-    Redis remembers the last 100 ids of a producer's name (IDMP). With one name for all threads,
-    a hundred adds of the others could push a call out of that memory between its first send and
-    the repeated one, and it would be added twice; so calls at the same time have different names.
+    Redis remembers the last 100 ids per producer id (IDMP). If all threads shared one producer id,
+    a hundred adds of other threads could displace the id of a call between its first send and a
+    resend, and the job would be added twice. Therefore concurrent calls have different producer
+    ids.
     """
 
     def __init__(self) -> None:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self._generation = fork_state.generation
         self._producer_id = uuid.uuid4().hex
         self._call_numbers = count()
         self._slot_numbers = count()
         self._free_slots: deque[int] = deque()
 
     def begin_call(self) -> ProducerCall:
-        """Begin a call; it ends with its `with` block."""
-        if self._pid != os.getpid():
-            # A fork that went on numbering would have its adds taken for its parent's.
+        """Return a new call, to be used in a `with` statement, which releases its producer id."""
+        if self._generation != fork_state.generation:
+            # Redis would take the adds of a forked child that continues the numbers for its
+            # parent's.
             self._reset()
-        free = self._free_slots
+        free_slots = self._free_slots
         try:
-            place = free.pop()
+            slot = free_slots.pop()
         except IndexError:
-            place = next(self._slot_numbers)
-        return ProducerCall(
-            f"{self._producer_id}.{place}", next(self._call_numbers), partial(free.append, place)
-        )
+            slot = next(self._slot_numbers)
+        release = partial(free_slots.append, slot)
+        return ProducerCall(f"{self._producer_id}.{slot}", next(self._call_numbers), release)

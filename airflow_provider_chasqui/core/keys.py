@@ -1,6 +1,7 @@
-"""Every Redis key of a queue, formatted in one place.
+"""Names of all Redis keys of a queue.
 
-All keys of a queue share the hash tag `{chasqui:<queue>}`, so a cluster keeps them on one node.
+All keys of a queue have the hash tag `{chasqui:<queue>}`, so that Redis Cluster stores them on one
+node.
 """
 
 from __future__ import annotations
@@ -14,52 +15,64 @@ BATCH_PREFIX = "batch:"
 
 
 class HasHashTag(Protocol):
-    """What a driver needs of keys: the hash tag that finds their node, and a name for errors."""
+    """The part of the keys that the client needs: the hash tag for routing, the name for errors."""
 
     @property
-    def hash_tag(self) -> str: ...
+    def hash_tag(self) -> str:
+        """The hash tag of the keys."""
 
     @property
-    def queue_name(self) -> str: ...
+    def queue_name(self) -> str:
+        """The name of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one queue.
+    """The keys of one queue. The names are suffixes of the hash tag.
 
-    | key | type | holds |
+    | key | type | content |
     |---|---|---|
-    | stream | stream | jobs waiting and running: fields `d`, optional `n` |
-    | delayed | zset | jobs not yet due, scored by due time in ms |
-    | dlq | stream | letters |
-    | events | stream | what happened, one entry an event |
-    | repeat | zset | repeat keys, scored by next fire in ms |
-    | repeat:spec:K | hash | one repeat: `spec`, `fired` |
-    | dlid:ID, didx:ID | string | marker and index of a delayed job with an id of its caller |
-    | unique:ID | string | marker of a job added with `unique=` |
-    | once:TOKEN | string | marker of one add call, so that a repeated send is harmless |
-    | result:ID | string | what the handler returned |
-    | progress:ID | string | the last thing a running handler said about its progress |
-    | watcher:G | string | what the message watcher of group G last saw |
-    | window:ENTRY | string | a window of messages too large for an Airflow event |
-    | trace:ID, trace:batch:B | string | the span of who handed the job or batch off |
+    | stream | stream | waiting and running jobs: fields `d`, optionally `n` |
+    | delayed | zset | jobs that are not yet due, scored by their due time in ms |
+    | dlq | stream | dead letters |
+    | events | stream | one entry per event |
+    | repeat | zset | keys of repeatable jobs, scored by the next fire in ms |
+    | repeat:spec:K | hash | one repeatable job: `spec`, `fired` |
+    | dlid:ID, didx:ID | string | marker and index of a delayed job whose caller chose the id |
+    | dedup:ID | string | marker of a job that was added with `dedup_ttl` |
+    | idempotency:TOKEN | string | marker of one call, so that a repeated call has no effect |
+    | result:ID | string | the return value of the handler |
+    | progress:ID | string | the latest progress of a running job |
+    | watcher:G | string | the state of the message watcher of group G |
+    | message_window:ENTRY | string | a window of messages that is too large for an Airflow event |
+    | trace:ID, trace:batch:B | string | the trace context of the producer of a job or a batch |
     | replays:ID | string | how often the job was replayed |
-    | cancelled | zset | ids that workers shall drop, scored by the time of asking |
+    | cancelled | zset | ids of jobs that workers must skip, scored by the time of the request |
     | batch:B | hash | total, parts, created, source, sent:<part> |
-    | batch:B:P:done, :dead | string | one bit a job of part P |
-    | ship:B | hash | a Spark write of batch B between its commit and its last job |
-    | ship:B:stages | set | the lists of all writes of batch B, and marks of those given up |
-    | ship:B:WRITE:PART.ATTEMPT | list | jobs that one task attempt has staged |
-    | ship:B:ids | set | rows of batch B that were sent with delivery=dedup |
-    | ship:B:report | hash | what a replay from Spark did |
-    | lease:held, lease:later | zset | exclusive leases by deadline, nacked ones by due time |
-    | lease:owners, lease:grants | hash | who holds an entry, how many deliveries it was granted |
-    | lease:blocked, lease:aside | zset, stream | entries set aside: exclusive, shared |
-    | lease:fence, lease:config | string | the last fence given out, what all have agreed on |
-    | lease:producers, lease:seen | hash, zset | a client's last sequence number, and when |
-    | partitions:members, :owners, :count | zset, hash, string | who consumes which partitions |
-    | lease:restore | stream | entries of a snapshot that is being restored |
-    | promoter:lock, scheduler:lock | string | the leader's name |
+    | batch:B:P:done, :dead | string | one bit per job of part P |
+    | staged_write:B | hash | a Spark write of batch B between its commit and its last job |
+    | staged_write:B:parts | set | the staged lists of all writers of batch B, and abort markers |
+    | staged_write:B:WRITER:PART.ATTEMPT | list | the jobs that one task attempt has staged |
+    | staged_write:B:dedup_ids | set | the rows of batch B that were sent with delivery=dedup |
+    | staged_write:B:report | hash | the counts of a replay from Spark |
+    | lease:deadlines | zset | exclusive leases, scored by their deadline in ms |
+    | lease:redeliver_at | zset | nacked entries, scored by the time they become available |
+    | lease:owners | hash | fencing token and consumer per leased entry |
+    | lease:max_deliveries | hash | the allowed deliveries of entries that were unblocked |
+    | lease:blocked | zset | blocked entries in exclusive mode, scored by their deliveries |
+    | lease:blocked_entries | stream | blocked entries in shared mode |
+    | lease:fencing_token | string | the last fencing token |
+    | lease:config | string | the configuration that all clients of an exclusive queue share |
+    | lease:producers | hash | the last sequence number per client |
+    | lease:producers_seen | zset | clients, scored by the time of their last message |
+    | lease:restore_staging | stream | entries of a snapshot that is being restored |
+    | partitions:members | zset | consumers of a partitioned queue, scored by their expiry |
+    | partitions:owners | hash | the consumer of each partition |
+    | partitions:count | string | the number of partitions |
+    | promoter:lock, scheduler:lock | string | the name of the leader |
+
+    :param queue_name: the name of the queue.
+    :raises InvalidArgument: if the name is blank, contains a brace or an unpaired surrogate.
     """
 
     queue_name: str
@@ -75,13 +88,13 @@ class Keys:
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue_name, str) or not self.queue_name.strip():
-            raise InvalidArgument("a queue needs a name: give a non-blank string")
+            raise InvalidArgument("queue_name must be a non-blank string")
         if "}" in self.queue_name or "{" in self.queue_name:
             raise InvalidArgument(
-                "a queue name may not contain '{' or '}'", queue_name=self.queue_name
+                "queue_name must not contain '{' or '}'", queue_name=self.queue_name
             )
         if any("\ud800" <= char <= "\udfff" for char in self.queue_name):
-            raise InvalidArgument("a queue name may not hold half a character (a lone surrogate)")
+            raise InvalidArgument("queue_name must not contain an unpaired surrogate")
         hash_tag = f"{{chasqui:{self.queue_name}}}"
         for name, suffix in {
             "hash_tag": "",
@@ -97,68 +110,89 @@ class Keys:
             object.__setattr__(self, name, hash_tag + suffix)
 
     def repeat_spec(self, key: str) -> str:
+        """Return the key of the definition of a repeatable job."""
         return f"{self.hash_tag}:repeat:spec:{key}"
 
     def delayed_marker(self, job_id: str) -> str:
+        """Return the key of the marker of a delayed job with an explicit id."""
         return f"{self.hash_tag}:dlid:{job_id}"
 
     def delayed_index(self, job_id: str) -> str:
+        """Return the key of the index entry of a delayed job."""
         return f"{self.hash_tag}:didx:{job_id}"
 
     def dedup_marker(self, job_id: str) -> str:
-        return f"{self.hash_tag}:unique:{job_id}"
+        """Return the key of the deduplication marker of a job id."""
+        return f"{self.hash_tag}:dedup:{job_id}"
 
     def idempotency_marker(self, token: str) -> str:
-        return f"{self.hash_tag}:once:{token}"
+        """Return the key of the marker of a producer call."""
+        return f"{self.hash_tag}:idempotency:{token}"
 
     def result(self, job_id: str) -> str:
+        """Return the key of the result of a job."""
         return f"{self.hash_tag}:result:{job_id}"
 
     def progress(self, job_id: str) -> str:
+        """Return the key of the progress of a job."""
         return f"{self.hash_tag}:progress:{job_id}"
 
     def watcher_state(self, group: str) -> str:
+        """Return the key of the state of a message watcher."""
         return f"{self.hash_tag}:watcher:{group}"
 
     def message_window(self, window_id: str) -> str:
-        return f"{self.hash_tag}:window:{window_id}"
+        """Return the key of the messages of an asset event."""
+        return f"{self.hash_tag}:message_window:{window_id}"
 
     def trace(self, job_id: str) -> str:
+        """Return the key of the trace context of a job."""
         return f"{self.hash_tag}:trace:{job_id}"
 
     def batch_trace(self, batch_id: str) -> str:
+        """Return the key of the trace context of a batch."""
         return f"{self.hash_tag}:trace:batch:{batch_id}"
 
     def replay_count(self, job_id: str) -> str:
+        """Return the key of the number of replays of a job."""
         return f"{self.hash_tag}:replays:{job_id}"
 
     def batch(self, batch_id: str) -> str:
+        """Return the key of the state of a batch."""
         return f"{self.hash_tag}:batch:{batch_id}"
 
     def batch_done(self, batch_id: str, part: int) -> str:
+        """Return the key of the bits of completed jobs of a batch part."""
         return f"{self.hash_tag}:batch:{batch_id}:{part}:done"
 
     def batch_dead(self, batch_id: str, part: int) -> str:
+        """Return the key of the bits of dead jobs of a batch part."""
         return f"{self.hash_tag}:batch:{batch_id}:{part}:dead"
 
     def staged_write(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}"
+        """Return the key of the state of a staged write."""
+        return f"{self.hash_tag}:staged_write:{batch_id}"
 
     def staged_parts(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:stages"
+        """Return the key of the set of the staged parts of a write."""
+        return f"{self.hash_tag}:staged_write:{batch_id}:parts"
 
     def staged_part(self, batch_id: str, writer_id: str, part: int, attempt: int) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:{writer_id}:{part}.{attempt}"
+        """Return the key of the rows that one task attempt has staged."""
+        return f"{self.hash_tag}:staged_write:{batch_id}:{writer_id}:{part}.{attempt}"
 
     def staged_write_aborted(self, batch_id: str, writer_id: str) -> str:
-        """What stands among the stages of a ship once a write of it was given up."""
-        return f"{self.hash_tag}:ship:{batch_id}:{writer_id}:aborted"
+        """Return the member of `staged_parts` that marks a writer as aborted."""
+        return f"{self.hash_tag}:staged_write:{batch_id}:{writer_id}:aborted"
 
     def dedup_ids(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:ids"
+        """Return the key of the row ids that a write with `delivery=dedup` has sent."""
+        return f"{self.hash_tag}:staged_write:{batch_id}:dedup_ids"
 
     def spark_replay_report(self, batch_id: str) -> str:
-        return f"{self.hash_tag}:ship:{batch_id}:report"
+        """Return the key of the counts of a replay by Spark."""
+        return f"{self.hash_tag}:staged_write:{batch_id}:report"
 
     def lease(self, suffix: str) -> str:
+        """Return the key of the lease state with this suffix."""
         return f"{self.hash_tag}:lease:{suffix}"

@@ -1,4 +1,4 @@
-"""Leases as values: how a queue is leased, what a lease is, and what a token says."""
+"""Values of leases: configuration, leases, tokens, statistics and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.core.job import Job
 
 LeaseMode = Literal["shared", "exclusive"]
-MaxDeliveriesAction = Literal["skip", "block", "block_and_dlq"]
+MaxDeliveriesAction = Literal["dead_letter", "block", "block_and_dead_letter"]
 
 SHARED_GROUP, EXCLUSIVE_GROUP = "default", "lease"
 _SEQUENCE_BITS = 20
@@ -33,16 +33,26 @@ _SEQUENCE_BITS = 20
 
 @dataclass(frozen=True, slots=True)
 class LeaseConfig:
-    """How a queue is leased.
+    """Configuration of a leased queue.
 
-    `shared` works beside ordinary workers of the same group; `claim_after` is what they are told
-    about idle entries (ChasquiMQ's claim_min_idle_ms), so no lease can stand longer than that
-    without a heartbeat. `exclusive` has the stream for itself and keeps deadlines of its own; it
-    can be `ordered`, and knows all three answers to poison: `skip` writes a letter, `block` sets
-    the entry aside, `block_and_dlq` does both.
+    In `shared` mode the queue can have ordinary workers in the same consumer group. In `exclusive`
+    mode no other consumer group may read the stream; deadlines are stored separately.
 
-    `max_in_flight` limits the leases that stand, `max_unacknowledged` all entries that were delivered and
-    are not settled: those keep the stream's memory.
+    :param mode: "shared" or "exclusive".
+    :param group: the consumer group. Default: "default" in shared mode, "lease" in exclusive mode.
+    :param visibility_timeout: the duration of a lease.
+    :param claim_after: shared mode only: the idle time after which workers claim an entry
+        (ChasquiMQ's `claim_min_idle_ms`). A lease cannot be longer than this without a heartbeat.
+    :param max_deliveries: how often an entry is delivered before `on_max_deliveries` applies.
+    :param on_max_deliveries: "dead_letter" moves the entry to the DLQ, "block" blocks it until it
+        is unblocked, "block_and_dead_letter" blocks it and writes a copy to the DLQ. Shared mode
+        allows only "dead_letter", an ordered queue only the other two.
+    :param ordered: exclusive mode only: lease entries strictly in order, to one consumer at a time.
+    :param max_in_flight: the maximum number of active leases. Default: no limit.
+    :param max_unacknowledged: the maximum number of entries that were delivered and not
+        acknowledged, which occupy memory of the stream. Default: no limit.
+    :param events: whether to emit events.
+    :raises InvalidLeaseConfig: if a value is not allowed, or the values contradict each other.
     """
 
     mode: LeaseMode = "shared"
@@ -50,7 +60,7 @@ class LeaseConfig:
     visibility_timeout: timedelta = timedelta(seconds=30)
     claim_after: timedelta = timedelta(seconds=30)
     max_deliveries: int = 25
-    on_max_deliveries: MaxDeliveriesAction = "skip"
+    on_max_deliveries: MaxDeliveriesAction = "dead_letter"
     ordered: bool = False
     max_in_flight: int | None = None
     max_unacknowledged: int | None = None
@@ -58,17 +68,19 @@ class LeaseConfig:
 
     def __post_init__(self) -> None:
         if self.mode not in ("shared", "exclusive"):
-            raise InvalidLeaseConfig(f"mode is 'shared' or 'exclusive', not {self.mode!r}")
-        if self.on_max_deliveries not in ("skip", "block", "block_and_dlq"):
+            raise InvalidLeaseConfig(f"mode must be 'shared' or 'exclusive', not {self.mode!r}")
+        if self.on_max_deliveries not in ("dead_letter", "block", "block_and_dead_letter"):
             raise InvalidLeaseConfig(
-                f"poison is 'skip', 'block' or 'block_and_dlq', not {self.on_max_deliveries!r}"
+                "on_max_deliveries must be 'dead_letter', 'block' or 'block_and_dead_letter', "
+                f"not {self.on_max_deliveries!r}"
             )
         if not self.group:
-            chosen = SHARED_GROUP if self.mode == "shared" else EXCLUSIVE_GROUP
-            object.__setattr__(self, "group", chosen)
+            group = SHARED_GROUP if self.mode == "shared" else EXCLUSIVE_GROUP
+            object.__setattr__(self, "group", group)
         if self.exclusive and self.group == SHARED_GROUP:
             raise InvalidLeaseConfig(
-                f"exclusive mode needs a group of its own; {SHARED_GROUP!r} is the workers'"
+                f"group must not be {SHARED_GROUP!r} in exclusive mode, because workers read with "
+                "that group; choose another group"
             )
         self._check_numbers()
         self._check_mode()
@@ -81,52 +93,63 @@ class LeaseConfig:
             value = getattr(self, name)
             optional = name != "max_deliveries"
             if not (optional and value is None) and (type(value) is not int or value < 1):
-                raise InvalidLeaseConfig(f"{name} is a whole number from 1 on, not {value!r}")
+                raise InvalidLeaseConfig(f"{name} must be an integer of at least 1, not {value!r}")
 
     def _check_mode(self) -> None:
         if self.ordered and not self.exclusive:
             raise InvalidLeaseConfig(
-                "ordered needs mode='exclusive': workers do not keep the order"
+                "ordered=True needs mode='exclusive', because workers do not preserve the order"
             )
-        if self.ordered and self.on_max_deliveries == "skip":
+        if self.ordered and self.on_max_deliveries == "dead_letter":
             raise InvalidLeaseConfig(
-                "an ordered queue cannot skip poison: choose poison='block' or 'block_and_dlq'"
+                "an ordered queue must not skip an entry: set on_max_deliveries to 'block' or "
+                "'block_and_dead_letter'"
             )
-        if not self.exclusive and self.on_max_deliveries != "skip":
+        if not self.exclusive and self.on_max_deliveries != "dead_letter":
             raise InvalidLeaseConfig(
-                "poison='block' needs mode='exclusive'; a worker would take it"
+                f"on_max_deliveries={self.on_max_deliveries!r} needs mode='exclusive', because a "
+                "worker would claim a blocked entry"
             )
         if not self.exclusive:
             self.check_visibility_timeout(self.visibility_timeout)
 
     def check_visibility_timeout(self, timeout: timedelta) -> int:
-        """Return the time of a lease in ms, or raise where it cannot stand that long."""
-        life_ms = to_ms(timeout) or 0
-        if life_ms < 1:
-            raise InvalidLeaseConfig("a lease lasts at least one millisecond")
+        """Check the duration of a lease and return it in milliseconds.
+
+        :param timeout: the duration.
+        :return: the duration in ms.
+        :raises InvalidLeaseConfig: if it is shorter than 1 ms, or in shared mode longer than
+            `claim_after`.
+        """
+        timeout_ms = to_ms(timeout) or 0
+        if timeout_ms < 1:
+            raise InvalidLeaseConfig("visibility_timeout must be at least one millisecond")
         if not self.exclusive and timeout > self.claim_after:
             raise InvalidLeaseConfig(
-                f"a shared lease cannot stand for {timeout}: workers take idle entries over after "
-                f"{self.claim_after}; lease for less and keep it with heartbeat()"
+                f"visibility_timeout must be at most claim_after ({self.claim_after}) in shared "
+                f"mode, not {timeout}, because workers claim idle entries after that time; use a "
+                "shorter timeout and renew the lease with heartbeat()"
             )
-        return life_ms
+        return timeout_ms
 
     @property
     def exclusive(self) -> bool:
+        """Whether the mode is "exclusive"."""
         return self.mode == "exclusive"
 
     @property
     def claim_after_ms(self) -> int:
+        """`claim_after` in milliseconds."""
         return to_ms(self.claim_after) or 1
 
     def stored_config_json(self) -> str:
-        """What all who lease an exclusive queue must agree on, as text."""
+        """Return the settings that all clients of an exclusive queue must share, as JSON."""
         return json.dumps(
             {
                 "group": self.group,
                 "max_deliveries": self.max_deliveries,
                 "ordered": self.ordered,
-                "poison": self.on_max_deliveries,
+                "on_max_deliveries": self.on_max_deliveries,
             },
             separators=(",", ":"),
             sort_keys=True,
@@ -134,7 +157,11 @@ class LeaseConfig:
 
 
 class LeaseHandle(NamedTuple):
-    """What a token says: enough to settle a lease from any process."""
+    """The content of a lease token: all that is needed to end a lease from any process.
+
+    `entry_deliveries` counts the deliveries of this stream entry, `deliveries` those of the job
+    including earlier attempts. `fencing_token` is 0 in shared mode.
+    """
 
     queue_name: str
     entry_id: str
@@ -148,11 +175,11 @@ class LeaseHandle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A job that is ours until `deadline_ms`, if not extended.
+    """A job that is reserved for one consumer until `deadline_ms`, unless the lease is extended.
 
-    `deliveries` counts how often the job was handed out, this time included. `fence` grows with
-    every lease of an exclusive queue, so what guards a resource can refuse the smaller one; it is 0
-    in shared mode. `token` settles the lease from any process.
+    `deliveries` counts how often the job was delivered, including this delivery. `fencing_token`
+    increases with every lease of an exclusive queue, so that a protected resource can refuse a
+    holder with a smaller token; it is 0 in shared mode.
     """
 
     entry_id: str
@@ -164,51 +191,75 @@ class Lease:
 
     @property
     def payload(self) -> Any:
+        """The payload of the job."""
         return self.job.payload
 
     @property
     def consumer(self) -> str:
+        """The consumer that holds the lease."""
         return self.handle.consumer
 
     @property
     def token(self) -> str:
+        """The token that represents this lease in any process."""
         return encode_token(self.handle)
 
     @property
     def version(self) -> int:
-        """The entry id as one number, for those who are used to log versions."""
+        """The entry id as one integer, comparable with log versions."""
         return entry_id_to_version(self.entry_id)
 
 
 def resolve_handle(lease_or_token: Lease | str, queue_name: str) -> LeaseHandle:
-    """Return what a lease or a token says, or raise InvalidArgument where it is none of this queue."""
-    found = resolve_handle_any_queue(lease_or_token, queue_name)
-    if found.queue_name != queue_name:
+    """Return the handle of a lease or a token of one queue.
+
+    :param lease_or_token: a lease, or the token of one.
+    :param queue_name: the name of the queue.
+    :raises InvalidArgument: if the token is invalid or the lease belongs to another queue.
+    """
+    handle = resolve_handle_any_queue(lease_or_token, queue_name)
+    if handle.queue_name != queue_name:
         raise InvalidArgument(
-            f"this lease is of the queue {found.queue_name!r}", queue_name=queue_name
+            f"the lease belongs to the queue {handle.queue_name!r}, not to {queue_name!r}",
+            queue_name=queue_name,
         )
-    return found
+    return handle
 
 
 def resolve_handle_any_queue(lease_or_token: Lease | str, queue_name: str) -> LeaseHandle:
-    """Return what a lease or a token says, whichever queue it is of; `queue` is who asks."""
+    """Return the handle of a lease or a token of any queue.
+
+    :param lease_or_token: a lease, or the token of one.
+    :param queue_name: the queue to name in an error.
+    :raises InvalidArgument: if the token is invalid.
+    """
     if isinstance(lease_or_token, Lease):
         return lease_or_token.handle
     try:
         return LeaseHandle(*json.loads(lease_or_token))
     except (TypeError, ValueError):
-        raise InvalidArgument("this is not the token of a lease", queue_name=queue_name) from None
+        raise InvalidArgument(
+            "this is not a lease token; pass a Lease or its token", queue_name=queue_name
+        ) from None
 
 
 def encode_token(handle: LeaseHandle) -> str:
+    """Return the token of a lease."""
     return json.dumps(handle, separators=(",", ":"), ensure_ascii=False)
 
 
 def entry_id_to_version(entry_id: str) -> int:
-    """Return an entry id as one whole number below 2^64, in the same order."""
+    """Return an entry id as one integer below 2^64, in the same order.
+
+    :param entry_id: the id, `<ms>-<seq>`.
+    :raises InvalidArgument: if the sequence number is 2^20 or larger.
+    """
     ms, _, seq = entry_id.partition("-")
     if int(seq or 0) >= 1 << _SEQUENCE_BITS:
-        raise InvalidArgument(f"the entry id {entry_id} does not fit in a version")
+        raise InvalidArgument(
+            f"the entry id {entry_id} does not fit in a version: its sequence number must be below "
+            f"{1 << _SEQUENCE_BITS}"
+        )
     return int(ms) << _SEQUENCE_BITS | int(seq or 0)
 
 
@@ -219,7 +270,10 @@ def version_to_entry_id(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BlockedEntry:
-    """An entry that is set aside. Its id is what `unblock` and `skip` take."""
+    """A blocked entry. `id` is the argument for `unblock` and `dead_letter_blocked`.
+
+    `source_id` is the id that the entry has or had on the stream.
+    """
 
     id: str
     job: Job | None
@@ -229,9 +283,11 @@ class BlockedEntry:
 
 @dataclass(frozen=True, slots=True)
 class LeaseStats:
-    """What a queue holds. `available` were delivered and are free again, `waiting` never were.
+    """Counts of a leased queue.
 
-    `delivered` counts entries that were ever handed out; None where the server has lost count.
+    `waiting` entries were never delivered. `available` entries were delivered and can be leased
+    again. `delivered` counts all entries that were ever delivered; it is None if the server does
+    not know the number.
     """
 
     last_entry_id: str
@@ -250,36 +306,52 @@ class LeaseStats:
 
 
 def lease_error(error_text: str) -> ChasquiError:
-    """Return the error for a script's refusal."""
-    word, _, rest = error_text.partition(" ")
+    """Return the exception for a CHASQUILEASE refusal of a script.
+
+    :param error_text: the text after CHASQUILEASE.
+    """
+    word, _, detail = error_text.partition(" ")
     match word:
-        case "exists":
+        case "config_mismatch":
             return QueueExists(
-                f"the queue is leased with another configuration: {rest}; use that one, or delete "
-                "the queue"
+                f"the queue is leased with another configuration: {detail}; use that one, or "
+                "delete the queue"
             )
-        case "partitions":
-            return QueueExists(f"the queue has {rest} partitions; all who use it must say so")
-        case "stock":
+        case "partition_count_mismatch":
+            return QueueExists(
+                f"the queue has {detail} partitions; all clients must use the same number"
+            )
+        case "foreign_group":
             return InvalidLeaseConfig(
-                f"exclusive mode cannot start: the consumer group {rest!r} reads this stream too; "
-                "stop its workers and destroy the group, or use mode='shared'"
+                f"exclusive mode cannot start because the consumer group {detail!r} also reads "
+                "this stream; stop its workers and destroy the group, or use mode='shared'"
             )
-        case "tail":
-            return TailMoved(f"the tail is {rest}, not where the caller saw it; read and try again")
-        case "sequence":
-            return SequenceConflict(f"the client's last sequence number is {rest}; go on above it")
-        case "quota":
-            return QuotaExceeded(f"the organisation may have {rest} queues, and has them")
-        case "unknown":
-            return QueueNotFound("there is no such queue")
-        case "there":
-            return QueueExists("the queue is there already; restore into one that is not")
-        case "large":
+        case "tail_moved":
+            return TailMoved(
+                f"the last entry id is {detail} and not the expected one; read the queue and try "
+                "again"
+            )
+        case "sequence_conflict":
+            return SequenceConflict(
+                f"the last sequence number of the client is {detail}; continue with a larger one"
+            )
+        case "quota_exceeded":
+            return QuotaExceeded(
+                f"the organisation already has {detail} queues, which is its limit; delete one or "
+                "raise the limit"
+            )
+        case "unknown_queue":
+            return QueueNotFound("the queue does not exist")
+        case "already_exists":
+            return QueueExists(
+                "the queue already exists; delete it first, or restore under another name"
+            )
+        case "too_large":
             return InvalidArgument(
-                f"the queue has {rest} entries; raise limit=, or use Redis' own dump"
+                f"the queue has {detail} entries, more than limit=; raise limit=, or use a dump of "
+                "the Redis server"
             )
-    return LeaseError(f"the queue changed while it was restored ({error_text}); restore again")
+    return LeaseError(f"the queue changed during the restore ({error_text}); restore it again")
 
 
 _CELERIANT_CODES: tuple[tuple[type[ChasquiError], int], ...] = (
@@ -291,7 +363,11 @@ _CELERIANT_CODES: tuple[tuple[type[ChasquiError], int], ...] = (
 
 
 def celeriant_code(error: ChasquiError) -> int:
-    """Return the Celeriant Queue error code that comes nearest to an error of ours."""
+    """Return the closest error code of Celeriant Queue.
+
+    :param error: an error of this package.
+    :return: the code; 99 if no code fits.
+    """
     if error.code.startswith("CMQ-4"):
         return int(error.code[4:]) - 400
     for kind, code in _CELERIANT_CODES:

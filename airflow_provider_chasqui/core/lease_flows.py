@@ -1,4 +1,7 @@
-"""What a lease queue's methods mean, as flows: checks, defaults and the clock, without a colour."""
+"""Operations of a leased queue as command flows: validation, defaults and error handling.
+
+`lease/queue.py` runs the flows with a blocking or an asyncio client.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from typing import Any
 
 from airflow_provider_chasqui.core.codec import encode_job, encode_job_name
 from airflow_provider_chasqui.core.command import Command, CommandFlow
-from airflow_provider_chasqui.core.commands import delayed, enqueue, leases
-from airflow_provider_chasqui.core.commands import leases as leases_commands
+from airflow_provider_chasqui.core.commands import delayed
+from airflow_provider_chasqui.core.commands import events as event_commands
+from airflow_provider_chasqui.core.commands import leases as lease_commands
 from airflow_provider_chasqui.core.commands.consumer_group import NewDeadLetter, parse_entry
 from airflow_provider_chasqui.core.commands.leases import LeaseReply
 from airflow_provider_chasqui.core.config import QueueConfig
@@ -36,16 +40,29 @@ from airflow_provider_chasqui.core.lease import (
     encode_token,
     resolve_handle,
 )
+from airflow_provider_chasqui.core.stream_id import StreamId
+from airflow_provider_chasqui.core.validation import require_int
 
 LeaseOrToken = Lease | str
 
-# Nothing wakes a poller when another process hands an entry back, so it looks this often.
+MAX_MESSAGES_PER_LEASE = 10_000
+
+# A nack by another process does not wake a waiting consumer, so it polls at this interval.
 _POLL_INTERVAL_MS = 500
 _PROMOTE_LIMIT = 1000
+_NO_SIZE_LIMIT = 2**62
+# The owner of nacked entries in shared mode; see lua/lease_nack.lua.
+_NACKED_CONSUMER = "-nacked"
 
 
 class LeaseFlows:
-    """The verbs of one queue, each a flow."""
+    """The operations of one leased queue.
+
+    :param keys: the keys of the queue.
+    :param config: the configuration of the leases.
+    :param queue_config: the configuration of the queue.
+    :param clock: returns the current time in ms.
+    """
 
     def __init__(
         self, keys: Keys, config: LeaseConfig, queue_config: QueueConfig, clock: Callable[[], int]
@@ -64,28 +81,40 @@ class LeaseFlows:
         expected_last: str | None,
         strict_seq: bool,
     ) -> CommandFlow[list[str | None]]:
+        """Append messages.
+
+        :param messages: payloads, or `NewJob` values without delay and deduplication.
+        :param client_id: the client whose sequence numbers are checked.
+        :param client_seq: the sequence number of the first message.
+        :param expected_last: the expected last entry id of the stream; None for any.
+        :param strict_seq: refuse the whole call if one sequence number was used before.
+        :return: the entry id of each message, or None if its sequence number was used before.
+        :raises InvalidArgument: if an argument is not allowed.
+        """
         if (client_seq is None) != (client_id is None):
-            raise InvalidArgument("give client_id and client_seq together, or neither")
+            raise InvalidArgument("client_id and client_seq must be given together")
         if client_seq is not None and not 0 <= client_seq < 2**64:
             raise InvalidArgument(
-                f"client_seq is a whole number from 0 to 2^64 - 1, not {client_seq}"
+                f"client_seq must be an integer from 0 to 2^64 - 1, not {client_seq}"
             )
         now_ms = self.clock()
-        ready = []
+        encoded = []
         for index, message in enumerate(messages):
             job = message if isinstance(message, NewJob) else NewJob(message)
             if job.delay is not None or job.run_at is not None or job.dedup_ttl is not None:
-                raise InvalidArgument("produce appends now: add() takes delay, at and unique")
+                raise InvalidArgument(
+                    "produce() does not accept delay, run_at or dedup_ttl; use Queue.add() for them"
+                )
             job_id = self._ulid_generator.next(now_ms) if job.job_id is None else job.job_id
             check_job_id(job_id)
-            raw = build_envelope(job_id, job.payload, self.queue_config, now_ms, job.retry)
+            envelope = build_envelope(job_id, job.payload, self.queue_config, now_ms, job.retry)
             seq = "" if client_seq is None else str(client_seq + index)
-            ready.append((seq, raw, encode_job_name(job.job_name)))
-        if not ready:
+            encoded.append((seq, envelope, encode_job_name(job.job_name)))
+        if not encoded:
             return []
-        ids: list[str | None] = yield leases_commands.produce(
+        ids: list[str | None] = yield lease_commands.produce(
             self.keys,
-            ready,
+            encoded,
             token=uuid.uuid4().hex,
             client=client_id or "",
             expected_last_id=expected_last or "",
@@ -101,91 +130,125 @@ class LeaseFlows:
         wait: timedelta | None,
         visibility_timeout: timedelta | None,
     ) -> CommandFlow[list[Lease]]:
-        if not consumer or not isinstance(consumer, str) or consumer == "-nacked":
-            raise InvalidArgument("a consumer needs a name")
-        if type(max_messages) is not int or not 1 <= max_messages <= 10_000:
-            raise InvalidArgument(f"max_messages is from 1 to 10000, not {max_messages!r}")
-        life_ms = self.config.check_visibility_timeout(
+        """Lease jobs. Entries that are invalid or used up are moved to the DLQ.
+
+        :param consumer: the name of the consumer.
+        :param max_messages: the maximum number of leases, from 1 to 10000.
+        :param wait: how long to wait for the first job; None to return at once.
+        :param visibility_timeout: the duration of the leases. Default: that of the configuration.
+        :return: the leases; empty if no job became available.
+        :raises InvalidArgument: if an argument is not allowed.
+        :raises TooManyInFlight: if `max_in_flight` is reached.
+        :raises TooManyUnacknowledged: if `max_unacknowledged` is reached.
+        """
+        if not consumer or not isinstance(consumer, str) or consumer == _NACKED_CONSUMER:
+            raise InvalidArgument(
+                f"consumer must be a non-empty string other than {_NACKED_CONSUMER!r}"
+            )
+        require_int("max_messages", max_messages, 1, MAX_MESSAGES_PER_LEASE)
+        ttl_ms = self._lease_ttl_ms(visibility_timeout)
+        wait_until_ms = self.clock() + (to_ms(wait) or 0)
+        while True:
+            reply: LeaseReply = yield lease_commands.acquire(
+                self.keys,
+                self.config,
+                consumer,
+                max_messages,
+                ttl_ms,
+                self.queue_config.max_payload_bytes,
+            )
+            if reply.delayed_due_ms and reply.delayed_due_ms <= reply.now_ms:
+                promoted = yield delayed.promote(self.keys, _PROMOTE_LIMIT)
+                if not reply.entries and promoted.moved:
+                    continue
+            leases = yield from self._build_leases(reply, consumer, ttl_ms)
+            if leases:
+                return leases
+            if reply.entries:
+                continue  # all entries were moved to the DLQ
+            remaining_ms = wait_until_ms - self.clock()
+            if remaining_ms <= 0:
+                self._raise_if_limited(reply)
+                return []
+            yield lease_commands.wait_for_entry(
+                self.keys, reply.last_entry_id, self._wait_ms(reply, remaining_ms)
+            )
+
+    def _lease_ttl_ms(self, visibility_timeout: timedelta | None) -> int:
+        return self.config.check_visibility_timeout(
             visibility_timeout or self.config.visibility_timeout
         )
-        until_ms = self.clock() + (to_ms(wait) or 0)
-        while True:
-            taken = yield self._lease_command(consumer, max_messages, life_ms)
-            if taken.delayed_due_ms and taken.delayed_due_ms <= taken.now_ms:
-                promoted = yield delayed.promote(self.keys, _PROMOTE_LIMIT)
-                if not taken.entries and promoted.moved:
-                    continue
-            found = yield from self._build_leases(taken, consumer, life_ms)
-            if found:
-                return found
-            if taken.entries:
-                continue  # all of them were poison
-            left_ms = until_ms - self.clock()
-            if left_ms <= 0:
-                self._raise_if_limited(taken)
-                return []
-            yield leases.wait_for_entry(
-                self.keys, taken.last_entry_id, self._wait_ms(taken, left_ms)
-            )
-
-    def _lease_command(self, consumer: str, limit: int, ttl_ms: int) -> Any:
-        max_bytes = self.queue_config.max_payload_bytes
-        return leases.acquire(self.keys, self.config, consumer, limit, ttl_ms, max_bytes)
 
     def _wait_ms(self, reply: LeaseReply, remaining_ms: int) -> int:
-        naps = [remaining_ms, _POLL_INTERVAL_MS]
+        candidates = [remaining_ms, _POLL_INTERVAL_MS]
         if reply.due_in_ms >= 0:
-            naps.append(reply.due_in_ms)
+            candidates.append(reply.due_in_ms)
         if reply.delayed_due_ms:
-            naps.append(reply.delayed_due_ms - reply.now_ms)
-        return max(1, min(naps))
+            candidates.append(reply.delayed_due_ms - reply.now_ms)
+        return max(1, min(candidates))
 
     def _raise_if_limited(self, reply: LeaseReply) -> None:
-        if reply.status == leases.TOO_MANY_IN_FLIGHT:
+        if reply.status == lease_commands.TOO_MANY_IN_FLIGHT:
             raise TooManyInFlight(
-                f"{self.config.max_in_flight} leases stand, which is the limit; settle some first"
+                f"the queue has {self.config.max_in_flight} active leases, which is the limit "
+                "(max_in_flight); acknowledge some first"
             )
-        if reply.status == leases.TOO_MANY_UNACKNOWLEDGED:
+        if reply.status == lease_commands.TOO_MANY_UNACKNOWLEDGED:
             raise TooManyUnacknowledged(
-                f"{self.config.max_unacknowledged} delivered entries are not settled, which is the limit; "
-                "settle, skip or bury some first"
+                f"{self.config.max_unacknowledged} delivered entries are not acknowledged, which "
+                "is the limit (max_unacknowledged); acknowledge or dead-letter some first"
             )
 
     def _build_leases(
         self, reply: LeaseReply, consumer: str, ttl_ms: int
     ) -> CommandFlow[list[Lease]]:
-        """Return what can be worked on; the rest becomes letters."""
-        found: list[Lease] = []
-        hopeless: list[tuple[LeaseHandle, NewDeadLetter]] = []
-        for one in reply.entries:
-            grip = leases.make_handle(self.keys, self.config, consumer, reply.fencing_token, one)
-            if isinstance(one, InvalidEntry):
-                burial = NewDeadLetter(
-                    one.id, one.raw, one.job_name, one.reason, one.detail, failed_at_ms=reply.now_ms
+        """Return the leases of usable entries; move the others to the DLQ."""
+        leases: list[Lease] = []
+        dead: list[tuple[LeaseHandle, NewDeadLetter]] = []
+        for entry in reply.entries:
+            handle = lease_commands.make_handle(
+                self.keys, self.config, consumer, reply.fencing_token, entry
+            )
+            if isinstance(entry, InvalidEntry):
+                dead_letter = NewDeadLetter(
+                    entry.id,
+                    entry.raw,
+                    entry.job_name,
+                    entry.reason,
+                    entry.detail,
+                    failed_at_ms=reply.now_ms,
                 )
-                hopeless.append((grip, burial))
-            elif self._exceeds_max_deliveries(one, grip):
-                hopeless.append(
-                    (grip, self._new_dead_letter(one.job, one.id, grip.deliveries - 1, None))
+                dead.append((handle, dead_letter))
+            elif self._exceeds_max_deliveries(entry, handle):
+                dead_letter = self._new_dead_letter(
+                    entry.job, entry.id, handle.deliveries - 1, None
                 )
+                dead.append((handle, dead_letter))
             else:
-                deadline_ms = reply.now_ms + ttl_ms
-                found.append(
-                    Lease(one.id, one.job, grip.deliveries, deadline_ms, reply.fencing_token, grip)
+                leases.append(
+                    Lease(
+                        entry.id,
+                        entry.job,
+                        handle.deliveries,
+                        reply.now_ms + ttl_ms,
+                        reply.fencing_token,
+                        handle,
+                    )
                 )
-        if hopeless:
-            flags = yield leases.move_to_dlq(self.keys, self.config, hopeless)
-            for (grip, burial), did in zip(hopeless, flags, strict=True):
-                if did:
-                    yield from self._emit("dlq", [grip], burial.reason)
-        return found
+        if dead:
+            flags = yield lease_commands.move_to_dlq(self.keys, self.config, dead)
+            for (handle, dead_letter), moved in zip(dead, flags, strict=True):
+                if moved:
+                    yield from self._emit("dlq", [handle], dead_letter.reason)
+        return leases
 
     def _exceeds_max_deliveries(self, entry: StreamEntry, handle: LeaseHandle) -> bool:
-        if self.config.on_max_deliveries != "skip":
-            return False  # the script has set it aside already
+        if self.config.on_max_deliveries != "dead_letter":
+            return False  # the script has already blocked the entry
         policy = entry.job.retry
-        own = None if self.config.exclusive or policy is None else policy.max_attempts
-        return handle.deliveries > (self.config.max_deliveries if own is None else own)
+        max_attempts = None if self.config.exclusive or policy is None else policy.max_attempts
+        limit = self.config.max_deliveries if max_attempts is None else max_attempts
+        return handle.deliveries > limit
 
     def _new_dead_letter(
         self, job: Job, entry_id: str, attempts: int, error: str | None, reason: str = ""
@@ -202,38 +265,57 @@ class LeaseFlows:
         )
 
     def ack(self, leases_or_tokens: Sequence[LeaseOrToken]) -> CommandFlow[None]:
-        grips = self._handles(leases_or_tokens)
-        if not grips:
+        """Acknowledge leases and emit `completed` events.
+
+        :param leases_or_tokens: leases or their tokens.
+        :raises LeaseLost: if a lease is not valid any more; the others are acknowledged.
+        """
+        handles = self._handles(leases_or_tokens)
+        if not handles:
             return
-        flags = yield leases.ack(self.keys, self.config, grips)
-        settled = [one for one, did in zip(grips, flags, strict=True) if did]
-        yield from self._emit("completed", settled)
-        self._raise_if_lost(grips, flags, "acked")
+        flags = yield lease_commands.ack(self.keys, self.config, handles)
+        yield from self._emit("completed", _select(handles, flags))
+        self._raise_if_lost(handles, flags, "acknowledged")
 
     def nack(
         self, leases_or_tokens: Sequence[LeaseOrToken], delay: timedelta, as_retry: bool
     ) -> CommandFlow[None]:
-        grips = self._handles(leases_or_tokens)
+        """Return jobs to the queue.
+
+        In shared mode, a delay longer than `claim_after` has the effect of `as_retry`, because
+        workers claim an idle entry after that time.
+
+        :param leases_or_tokens: leases or their tokens.
+        :param delay: the time until the jobs are available again.
+        :param as_retry: acknowledge the entry and add the job to the delayed set, with one more
+            attempt (shared mode only).
+        :raises InvalidArgument: if an argument is not allowed.
+        :raises LeaseLost: if a lease is not valid any more; the others are returned.
+        """
+        handles = self._handles(leases_or_tokens)
         delay_ms = to_ms(delay) or 0
         if delay_ms < 0:
-            raise InvalidArgument(f"delay must not be negative: {delay}")
-        if not grips:
+            raise InvalidArgument(f"delay must not be negative, not {delay}")
+        if not handles:
             return
-        far = delay_ms > self.config.claim_after_ms and not self.config.exclusive
+        exceeds_claim_after = delay_ms > self.config.claim_after_ms and not self.config.exclusive
         if as_retry and self.config.exclusive:
             raise InvalidArgument(
-                "as_retry= is for shared mode: an exclusive entry keeps its place"
+                "as_retry=True needs mode='shared', because an entry of an exclusive queue keeps "
+                "its position"
             )
-        if as_retry or far:
+        if as_retry or exceeds_claim_after:
             run_at_ms = self.clock() + delay_ms
             flags = yield from self._apply_with_jobs(
                 leases_or_tokens,
-                grips,
-                lambda pairs: leases.schedule_retries(self.keys, self.config, pairs, run_at_ms),
+                handles,
+                lambda pairs: lease_commands.schedule_retries(
+                    self.keys, self.config, pairs, run_at_ms
+                ),
             )
         else:
-            flags = yield leases.nack(self.keys, self.config, grips, delay_ms)
-        self._raise_if_lost(grips, flags, "handed back")
+            flags = yield lease_commands.nack(self.keys, self.config, handles, delay_ms)
+        self._raise_if_lost(handles, flags, "returned")
 
     def _apply_with_jobs(
         self,
@@ -241,51 +323,63 @@ class LeaseFlows:
         handles: list[LeaseHandle],
         build_command: Callable[[list[tuple[LeaseHandle, Job]]], Command[list[bool]]],
     ) -> CommandFlow[list[bool]]:
-        """Act on the leases whose jobs are there; says for each lease whether that was done."""
+        """Run a command that needs the jobs of the leases. Return for each lease its success."""
         jobs: list[Job | None] = []
-        for lease, grip in zip(leases_or_tokens, handles, strict=True):
+        for lease, handle in zip(leases_or_tokens, handles, strict=True):
             job = (
                 lease.job
                 if isinstance(lease, Lease)
-                else (yield from self._load_job(grip.entry_id))
+                else (yield from self._load_job(handle.entry_id))
             )
             jobs.append(job)
-        pairs = [(grip, job) for grip, job in zip(handles, jobs, strict=True) if job is not None]
+        pairs = [
+            (handle, job) for handle, job in zip(handles, jobs, strict=True) if job is not None
+        ]
         flags = iter((yield build_command(pairs)) if pairs else ())
         return [job is not None and next(flags) for job in jobs]
 
     def _load_job(self, entry_id: str) -> CommandFlow[Job | None]:
-        """The job of an entry; a token does not carry its own."""
-        raw = yield leases.get_entry(self.keys, entry_id)
-        one = parse_entry(raw[0], 2**62) if raw else None
-        return one.job if isinstance(one, StreamEntry) else None
+        """Return the job of an entry from the stream, because a token does not contain the job."""
+        raw = yield lease_commands.get_entry(self.keys, entry_id)
+        entry = parse_entry(raw[0], _NO_SIZE_LIMIT) if raw else None
+        return entry.job if isinstance(entry, StreamEntry) else None
 
     def extend(
         self, leases_or_tokens: Sequence[LeaseOrToken], visibility_timeout: timedelta | None
     ) -> CommandFlow[list[LeaseOrToken]]:
-        grips = self._handles(leases_or_tokens)
-        life_ms = self.config.check_visibility_timeout(
-            visibility_timeout or self.config.visibility_timeout
-        )
-        if not grips:
+        """Extend leases; the new duration starts now.
+
+        :param leases_or_tokens: leases or their tokens.
+        :param visibility_timeout: the new duration. Default: that of the configuration.
+        :return: the leases with their new deadline; tokens are returned unchanged.
+        :raises LeaseLost: if a lease is not valid any more; the others are extended.
+        """
+        handles = self._handles(leases_or_tokens)
+        ttl_ms = self._lease_ttl_ms(visibility_timeout)
+        if not handles:
             return []
-        deadline_ms, flags = yield leases.extend(self.keys, self.config, grips, life_ms)
-        self._raise_if_lost(grips, flags, "extended")
+        deadline_ms, flags = yield lease_commands.extend(self.keys, self.config, handles, ttl_ms)
+        self._raise_if_lost(handles, flags, "extended")
         return [
-            replace(each, deadline_ms=deadline_ms) if isinstance(each, Lease) else each
-            for each in leases_or_tokens
+            replace(lease, deadline_ms=deadline_ms) if isinstance(lease, Lease) else lease
+            for lease in leases_or_tokens
         ]
 
     def dead_letter(
         self, leases_or_tokens: Sequence[LeaseOrToken], error: str | None
     ) -> CommandFlow[None]:
-        grips, reason = self._handles(leases_or_tokens), "unrecoverable"
+        """Move leased jobs to the DLQ and emit `dlq` events.
+
+        :param leases_or_tokens: leases or their tokens.
+        :param error: the error text of the dead letters.
+        :raises LeaseLost: if a lease is not valid any more; the others are moved.
+        """
+        handles, reason = self._handles(leases_or_tokens), "unrecoverable"
         flags = yield from self._apply_dead_letters(
-            leases.move_to_dlq, leases_or_tokens, grips, reason, error
+            lease_commands.move_to_dlq, leases_or_tokens, handles, reason, error
         )
-        buried = [one for one, did in zip(grips, flags, strict=True) if did]
-        yield from self._emit("dlq", buried, reason)
-        self._raise_if_lost(grips, flags, "buried")
+        yield from self._emit("dlq", _select(handles, flags), reason)
+        self._raise_if_lost(handles, flags, "moved to the DLQ")
 
     def _apply_dead_letters(
         self,
@@ -297,78 +391,99 @@ class LeaseFlows:
         reason: str,
         error: str | None = None,
     ) -> CommandFlow[list[bool]]:
-        def act(pairs: list[tuple[LeaseHandle, Job]]) -> Command[list[bool]]:
-            letters = [
-                (one, self._new_dead_letter(job, one.entry_id, one.deliveries, error, reason))
-                for one, job in pairs
+        def build(pairs: list[tuple[LeaseHandle, Job]]) -> Command[list[bool]]:
+            dead_letters = [
+                (
+                    handle,
+                    self._new_dead_letter(job, handle.entry_id, handle.deliveries, error, reason),
+                )
+                for handle, job in pairs
             ]
-            return build_command(self.keys, self.config, letters)
+            return build_command(self.keys, self.config, dead_letters)
 
-        return self._apply_with_jobs(leases_or_tokens, handles, act)
+        return self._apply_with_jobs(leases_or_tokens, handles, build)
 
     def block(self, leases_or_tokens: Sequence[LeaseOrToken]) -> CommandFlow[None]:
-        grips = self._handles(leases_or_tokens)
-        if not grips:
+        """Block leased jobs until they are unblocked.
+
+        :param leases_or_tokens: leases or their tokens.
+        :raises LeaseLost: if a lease is not valid any more; the others are blocked.
+        """
+        handles = self._handles(leases_or_tokens)
+        if not handles:
             return
         if self.config.exclusive:
-            flags = yield leases.block(self.keys, self.config, grips)
+            flags = yield lease_commands.block(self.keys, self.config, handles)
         else:
             flags = yield from self._apply_dead_letters(
-                leases.set_aside, leases_or_tokens, grips, "blocked"
+                lease_commands.set_aside, leases_or_tokens, handles, "blocked"
             )
-        self._raise_if_lost(grips, flags, "blocked")
+        self._raise_if_lost(handles, flags, "blocked")
 
     def unblock(self, entry_id: str, extra_deliveries: int) -> CommandFlow[bool]:
-        if type(extra_deliveries) is not int or extra_deliveries < 1:
-            raise InvalidArgument(
-                f"grant_attempts is a whole number from 1 on, not {extra_deliveries!r}"
-            )
+        """Make a blocked entry available again.
+
+        :param entry_id: the id of the blocked entry.
+        :param extra_deliveries: how often it may be delivered from now on (exclusive mode).
+        :return: False if the entry was not blocked.
+        :raises InvalidArgument: if `extra_deliveries` is not an integer of at least 1.
+        """
+        require_int("extra_deliveries", extra_deliveries, 1)
         if self.config.exclusive:
-            return bool((yield leases_commands.unblock(self.keys, entry_id, extra_deliveries)))
-        one = yield leases_commands.get_set_aside(self.keys, entry_id)
-        return bool(one and (yield leases_commands.restore_set_aside(self.keys, one, None)))
+            return bool((yield lease_commands.unblock(self.keys, entry_id, extra_deliveries)))
+        entry = yield lease_commands.get_set_aside(self.keys, entry_id)
+        return bool(entry and (yield lease_commands.restore_set_aside(self.keys, entry, None)))
 
     def dead_letter_blocked(self, entry_id: str) -> CommandFlow[bool]:
+        """Move a blocked entry to the DLQ.
+
+        :param entry_id: the id of the blocked entry.
+        :return: False if the entry was not blocked.
+        """
         if self.config.exclusive:
             job = yield from self._load_job(entry_id)
             if job is None:
                 return False
-            burial = self._new_dead_letter(job, entry_id, 0, None)
-            return bool(
-                (
-                    yield leases_commands.move_blocked_to_dlq(
-                        self.keys, self.config, entry_id, burial
-                    )
-                )
+            dead_letter = self._new_dead_letter(job, entry_id, 0, None)
+            command = lease_commands.move_blocked_to_dlq(
+                self.keys, self.config, entry_id, dead_letter
             )
-        found = yield leases_commands.get_set_aside(self.keys, entry_id)
-        if not found or found.job is None:
+            return bool((yield command))
+        entry = yield lease_commands.get_set_aside(self.keys, entry_id)
+        if not entry or entry.job is None:
             return False
-        burial = self._new_dead_letter(found.job, found.source_id, found.attempts or 0, None)
-        return bool((yield leases_commands.restore_set_aside(self.keys, found, burial)))
+        dead_letter = self._new_dead_letter(entry.job, entry.source_id, entry.attempts or 0, None)
+        return bool((yield lease_commands.restore_set_aside(self.keys, entry, dead_letter)))
 
     def trim(self, keep_from: str | datetime) -> CommandFlow[int]:
+        """Delete waiting entries before an entry id or a time.
+
+        Trimming stops at the first entry that is leased, nacked or blocked.
+
+        :param keep_from: the first entry to keep.
+        :return: the number of deleted entries.
+        :raises InvalidArgument: if `keep_from` is neither an entry id nor a datetime.
+        """
         if isinstance(keep_from, datetime):
             keep_from = f"{max(0, to_epoch_ms(keep_from))}-0"
-        ms, _, seq = keep_from.partition("-")
-        if not ms.isdecimal() or not (seq or "0").isdecimal():
-            raise InvalidArgument(f"keep_from is an entry id or a datetime, not {keep_from!r}")
-        return leases_commands.trim(self.keys, self.config, keep_from)
+        StreamId.parse(keep_from, "keep_from")
+        return lease_commands.trim(self.keys, self.config, keep_from)
 
     def _handles(self, leases_or_tokens: Sequence[LeaseOrToken]) -> list[LeaseHandle]:
-        return [resolve_handle(one, self.keys.queue_name) for one in leases_or_tokens]
+        return [resolve_handle(lease, self.keys.queue_name) for lease in leases_or_tokens]
 
     def _raise_if_lost(
         self, handles: Sequence[LeaseHandle], succeeded: Sequence[bool], action: str
     ) -> None:
-        lost = [one for one, did in zip(handles, succeeded, strict=True) if not did]
+        lost = _select(handles, [not success for success in succeeded])
         if lost:
             raise LeaseLost(
-                f"{len(lost)} of {len(handles)} leases were not {action}: they ran out and were taken "
-                "over, or were settled before; the others were",
+                f"{len(lost)} of {len(handles)} leases were not {action}, because they had expired "
+                f"and another consumer leased the jobs, or had ended before; the other leases were "
+                f"{action}",
                 queue_name=self.keys.queue_name,
                 job_id=lost[0].job_id if len(lost) == 1 else None,
-                tokens=tuple(encode_token(one) for one in lost),
+                tokens=tuple(encode_token(handle) for handle in lost),
             )
 
     def _emit(
@@ -377,12 +492,21 @@ class LeaseFlows:
         if not handles or not self.config.events:
             return
         extra = {"reason": reason} if reason else {}
-        told = [
+        events = [
             event_fields(
-                event, one.job_id, self.clock(), one.job_name, attempt=one.deliveries, **extra
+                event,
+                handle.job_id,
+                self.clock(),
+                handle.job_name,
+                attempt=handle.deliveries,
+                **extra,
             )
-            for one in handles
+            for handle in handles
         ]
-        # It is done: an event that cannot be written must not look like a failure.
+        # The operation has succeeded; a failure to write its event must not look like its failure.
         with suppress(ChasquiError):
-            yield enqueue.emit(self.keys, told)
+            yield event_commands.emit(self.keys, events)
+
+
+def _select(handles: Sequence[LeaseHandle], flags: Sequence[bool]) -> list[LeaseHandle]:
+    return [handle for handle, flag in zip(handles, flags, strict=True) if flag]

@@ -1,4 +1,7 @@
-"""What a queue's methods mean, as flows: checks, defaults and the clock, without a colour."""
+"""Queue operations as sans-IO generators: validation, defaults and timestamps.
+
+`Queue` and `AsyncQueue` share them. The commands themselves are in `core.commands`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,11 @@ from airflow_provider_chasqui.core.batch import (
     BatchPosition,
     BatchProgress,
     check_batch_id,
-    check_int,
 )
 from airflow_provider_chasqui.core.codec import encode_job_name, encode_text
 from airflow_provider_chasqui.core.command import CommandFlow
-from airflow_provider_chasqui.core.commands import batches, delayed, enqueue, events, inspect
-from airflow_provider_chasqui.core.commands import dead_letters as dead_letters_commands
-from airflow_provider_chasqui.core.commands import delayed as delayed_commands
+from airflow_provider_chasqui.core.commands import batches, delayed, enqueue, inspect, wait
+from airflow_provider_chasqui.core.commands import dead_letters as dead_letter_commands
 from airflow_provider_chasqui.core.commands.batches import PartOptions
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter, DeadLetterReport
 from airflow_provider_chasqui.core.commands.enqueue import ReplicationWaiter
@@ -42,12 +43,23 @@ from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.repeat import MisfirePolicy, Repeat
 from airflow_provider_chasqui.core.retry import RetryPolicy
+from airflow_provider_chasqui.core.validation import require_int
 
 CancelResult = Literal["cancelled", "asked"]
 
 
 class DeadLetterQuery(TypedDict, total=False):
-    """Which letters are meant: every filter that is given must fit."""
+    """Filters for dead letters. A dead letter must meet all that are given.
+
+    :param ids: ids of dead letters.
+    :param job_ids: ids of jobs.
+    :param reason: why the job died, such as `retries_exhausted`.
+    :param job_name: the name of the job.
+    :param older_than: moved to the DLQ at least this long ago.
+    :param newer_than: moved to the DLQ at most this long ago.
+    :param text: a part of the error.
+    :param batch_id: the batch of the job.
+    """
 
     ids: Iterable[str]
     job_ids: Iterable[str]
@@ -60,7 +72,15 @@ class DeadLetterQuery(TypedDict, total=False):
 
 
 class BatchOptions(TypedDict, total=False):
-    """What the jobs of a batch have in common."""
+    """Options of all jobs of a batch.
+
+    :param job_name: the name of the jobs.
+    :param delay: how long to wait before the jobs run.
+    :param run_at: when the jobs run; instead of `delay`.
+    :param retry: the retry policy of the jobs.
+    :param source: who enqueued the batch, for the UI.
+    :param ttl: how long the state of the batch is stored. Default: 30 days.
+    """
 
     job_name: str
     delay: timedelta
@@ -71,7 +91,14 @@ class BatchOptions(TypedDict, total=False):
 
 
 class QueueFlows:
-    """The verbs of one queue."""
+    """The operations of one queue that validate arguments or set defaults.
+
+    The parameters are documented at the methods of `Queue`.
+
+    :param keys: the keys of the queue.
+    :param config: the configuration of the queue.
+    :param clock: returns the current time in milliseconds.
+    """
 
     def __init__(self, keys: Keys, config: QueueConfig, clock: Callable[[], int]):
         self.keys = keys
@@ -80,41 +107,46 @@ class QueueFlows:
         self._ulid_generator = UlidGenerator()
         self._producer_session = ProducerSession()
 
+    def add(self, job: NewJob) -> CommandFlow[EnqueueResult]:
+        """Add one job."""
+        now_ms = self.clock()
+        encoded_job = encode_new_job(job, self.config, now_ms, self._ulid_generator.next)
+        with self._producer_session.begin_call() as call:
+            return (yield from enqueue.add_one(self.keys, encoded_job, self.config, call, now_ms))
+
     def add_many(self, jobs: Iterable[NewJob | Mapping[str, Any]]) -> CommandFlow[EnqueueResults]:
+        """Add jobs, in one call of the fast path if none of them has options."""
         now_ms = self.clock()
         try:
-            wanted = enqueue.extract_simple_jobs(map(NewJob.coerce, jobs), self.config)
+            new_jobs = enqueue.extract_simple_jobs(map(NewJob.coerce, jobs), self.config)
         except TypeError as cause:
             raise InvalidArgument(
-                f"a job is a NewJob or a mapping of its fields: {cause}"
+                f"a job must be a NewJob or a mapping of its fields: {cause}"
             ) from cause
         with self._producer_session.begin_call() as call:
-            if isinstance(wanted, enqueue.SimpleJobs):
-                plain = enqueue.add_simple_jobs(
-                    self.keys, wanted, self.config, call, now_ms, self._ulid_generator
+            if isinstance(new_jobs, enqueue.SimpleJobs):
+                flow = enqueue.add_simple_jobs(
+                    self.keys, new_jobs, self.config, call, now_ms, self._ulid_generator
                 )
-                return (yield from plain)
-            ready = [
+                return (yield from flow)
+            encoded_jobs = [
                 encode_new_job(job, self.config, now_ms, self._ulid_generator.next)
-                for job in wanted
+                for job in new_jobs
             ]
-            return (yield from enqueue.add_many(self.keys, ready, self.config, call, now_ms))
-
-    def add(self, job: NewJob) -> CommandFlow[EnqueueResult]:
-        now_ms = self.clock()
-        ready = encode_new_job(job, self.config, now_ms, self._ulid_generator.next)
-        with self._producer_session.begin_call() as call:
-            return (yield from enqueue.add_one(self.keys, ready, self.config, call, now_ms))
+            return (yield from enqueue.add_many(self.keys, encoded_jobs, self.config, call, now_ms))
 
     def add_batch(
         self, payloads: Iterable[Any], batch_id: str | None, options: BatchOptions
     ) -> CommandFlow[Batch]:
-        batch = check_batch_id(
-            self._ulid_generator.next(self.clock()) if batch_id is None else batch_id
-        )
-        part = self._part_options(options)
+        """Enqueue a batch of one part."""
+        if batch_id is None:
+            batch_id = self._ulid_generator.next(self.clock())
+        check_batch_id(batch_id)
+        part_options = self._part_options(options)
         now_ms = self.clock()
-        return (yield from batches.add(self.keys, batch, payloads, part, self.config, now_ms))
+        return (
+            yield from batches.add(self.keys, batch_id, payloads, part_options, self.config, now_ms)
+        )
 
     def add_part(
         self,
@@ -124,36 +156,43 @@ class QueueFlows:
         first_index: int,
         options: BatchOptions,
     ) -> CommandFlow[int]:
-        check_int("part", part, 0, MAX_PARTS - 1)
-        check_int("first", first_index, 0, MAX_INDEX)
-        place = BatchPosition(check_batch_id(batch_id), part, first_index)
-        chosen = self._part_options(options)
+        """Enqueue one part of a batch."""
+        require_int("part", part, 0, MAX_PARTS - 1)
+        require_int("start_index", first_index, 0, MAX_INDEX)
+        position = BatchPosition(check_batch_id(batch_id), part, first_index)
+        part_options = self._part_options(options)
         now_ms = self.clock()
         return (
-            yield from batches.add_part(self.keys, place, payloads, chosen, self.config, now_ms)
+            yield from batches.add_part(
+                self.keys, position, payloads, part_options, self.config, now_ms
+            )
         )
 
     def finalize_batch(
         self, batch_id: str, total: int, parts: int, options: BatchOptions
     ) -> CommandFlow[Batch]:
-        batch = check_batch_id(batch_id)
-        check_int("total", total, 0, MAX_INDEX * MAX_PARTS)
-        check_int("parts", parts, 0, MAX_PARTS)
-        chosen = self._part_options(options)
-        confirmer = ReplicationWaiter(self.keys, self.config)
-        seal = batches.finalize(self.keys, batch, total, parts, chosen, self.clock())
-        yield from confirmer.send([seal])
-        confirmer.check()
-        return Batch(self.keys.queue_name, batch, total, parts)
+        """Write the total of a batch that was enqueued in parts."""
+        check_batch_id(batch_id)
+        require_int("total", total, 0, MAX_INDEX * MAX_PARTS)
+        require_int("parts", parts, 0, MAX_PARTS)
+        part_options = self._part_options(options)
+        replication_waiter = ReplicationWaiter(self.keys, self.config)
+        command = batches.finalize(self.keys, batch_id, total, parts, part_options, self.clock())
+        yield from replication_waiter.send([command])
+        replication_waiter.check()
+        return Batch(self.keys.queue_name, batch_id, total, parts)
 
     def _part_options(self, options: BatchOptions) -> PartOptions:
-        _check_known_keys(options, BatchOptions, "a batch has no option")
+        _check_known_keys(options, BatchOptions, "unknown batch option")
         run_at_ms = resolve_run_at_ms(
             options.get("delay"), options.get("run_at"), self.config, self.clock()
         )
         ttl_ms = BATCH_TTL_MS if "ttl" not in options else to_ms(options["ttl"])
         if not ttl_ms or ttl_ms < 1:
-            raise InvalidArgument("ttl= is how long the batch is remembered; it must be above 0")
+            raise InvalidArgument(
+                f"ttl= must be at least 1 ms, not {options['ttl']}; it is how long the state of "
+                "the batch is stored"
+            )
         check_retry(options.get("retry"))
         source = options.get("source", "")
         encode_text(source, "a batch's source")
@@ -162,21 +201,49 @@ class QueueFlows:
         )
 
     def batch(self, batch_id: str) -> CommandFlow[BatchProgress]:
-        found = yield from batches.progress(self.keys, check_batch_id(batch_id))
-        if found is None:
-            raise BatchNotFound(f"there is no batch {batch_id!r}, or it has expired")
-        return found
+        """Return the progress of a batch, or raise BatchNotFound."""
+        progress = yield from batches.progress(self.keys, check_batch_id(batch_id))
+        if progress is None:
+            raise BatchNotFound(f"batch {batch_id!r} does not exist or has expired")
+        return progress
 
     def failed_jobs(self, batch_id: str, limit: int) -> CommandFlow[list[str]]:
-        check_int("limit", limit, 0)
-        found = yield from self.batch(batch_id)
-        return (yield from batches.dead_job_ids(self.keys, batch_id, found.parts, limit))
+        """Return the ids of the dead jobs of a batch."""
+        require_int("limit", limit, 0)
+        progress = yield from self.batch(batch_id)
+        return (yield from batches.dead_job_ids(self.keys, batch_id, progress.parts, limit))
 
     def wait_batch(self, batch_id: str, timeout: timedelta) -> CommandFlow[BatchProgress]:
-        wait_ms = to_ms(timeout) or 0
-        return events.wait_for_batch(self.keys, check_batch_id(batch_id), wait_ms, self.clock)
+        """Wait until every job of a batch is done or dead."""
+        timeout_ms = to_ms(timeout) or 0
+        return wait.wait_for_batch(self.keys, check_batch_id(batch_id), timeout_ms, self.clock)
+
+    def wait(self, job_id: str, timeout: timedelta) -> CommandFlow[Any]:
+        """Wait until a job is done and return its result."""
+        timeout_ms = to_ms(timeout) or 0
+        return wait.wait_for_job(self.keys, job_id, self.config.group, timeout_ms, self.clock)
+
+    def get_status(self, job_id: str) -> CommandFlow[JobStatus]:
+        """Return the state of a job."""
+        return inspect.find_job(self.keys, job_id, self.config.group)
+
+    def result(self, job_id: str, default: Any) -> CommandFlow[Any]:
+        """Return the stored result of a job, or the default."""
+        exists, result = yield inspect.get_result(self.keys, job_id)
+        return result if exists else default
+
+    def results(self, job_ids: Iterable[str]) -> CommandFlow[dict[str, Any]]:
+        """Return the stored results of jobs by job id."""
+        job_ids = list(job_ids)
+        replies = yield [inspect.get_result(self.keys, job_id) for job_id in job_ids]
+        return {
+            job_id: result
+            for job_id, (exists, result) in zip(job_ids, replies, strict=True)
+            if exists
+        }
 
     def cancel(self, job_id: str) -> CommandFlow[CancelResult]:
+        """Cancel a delayed job, or request that workers drop or interrupt the job."""
         if (yield from delayed.cancel(self.keys, job_id)):
             return "cancelled"
         yield from delayed.request_cancel(self.keys, job_id, self.clock())
@@ -185,71 +252,45 @@ class QueueFlows:
     def reschedule(
         self, job_id: str, delay: timedelta | None, run_at: datetime | None
     ) -> CommandFlow[bool]:
+        """Change the due time of a delayed job."""
         if delay is None and run_at is None:
-            raise InvalidArgument("say when: delay= or at=")
+            raise InvalidArgument("the new due time is missing; specify delay= or run_at=")
         now_ms = self.clock()
         run_at_ms = resolve_run_at_ms(delay, run_at, self.config, now_ms) or now_ms
         return (yield from delayed.reschedule(self.keys, job_id, run_at_ms, now_ms))
 
-    def result(self, job_id: str, default: Any) -> CommandFlow[Any]:
-        kept, value = yield inspect.get_result(self.keys, job_id)
-        return value if kept else default
-
-    def results(self, job_ids: Iterable[str]) -> CommandFlow[dict[str, Any]]:
-        wanted = list(job_ids)
-        answers = yield [inspect.get_result(self.keys, job_id) for job_id in wanted]
-        return {
-            job_id: value for job_id, (kept, value) in zip(wanted, answers, strict=True) if kept
-        }
-
-    def wait(self, job_id: str, timeout: timedelta) -> CommandFlow[Any]:
-        wait_ms = to_ms(timeout) or 0
-        return events.wait_for_job(self.keys, job_id, self.config.group, wait_ms, self.clock)
-
-    def get_status(self, job_id: str) -> CommandFlow[JobStatus]:
-        return inspect.find_job(self.keys, job_id, self.config.group)
-
     def dead_letters(
         self, limit: int, after: str | None, newest_first: bool, filters: DeadLetterQuery
     ) -> CommandFlow[list[DeadLetter]]:
-        check_int("limit", limit, 0)
-        return dead_letters_commands.peek(
-            self.keys, self._build_filter(filters), limit, after, newest_first
+        """Return a page of matching dead letters."""
+        require_int("limit", limit, 0)
+        dlq_filter = build_dead_letter_filter(filters, self.clock())
+        page = yield from dead_letter_commands.search(
+            self.keys, dlq_filter, limit, after, newest_first=newest_first, max_scanned=None
         )
+        return page.dead_letters
 
     def replay(
         self, limit: int | None, max_replays: int | None, dry_run: bool, filters: DeadLetterQuery
     ) -> CommandFlow[DeadLetterReport]:
-        if max_replays is not None:
-            check_int("budget", max_replays, 1)
+        """Move matching dead letters back to the stream."""
         if limit is not None:
-            check_int("limit", limit, 0)
-        most = self.config.max_replays if max_replays is None else max_replays
-        return dead_letters_commands.replay(
-            self.keys, self._build_filter(filters), limit, most, dry_run
-        )
+            require_int("limit", limit, 0)
+        if max_replays is None:
+            max_replays = self.config.max_replays
+        else:
+            require_int("max_replays", max_replays, 1)
+        dlq_filter = build_dead_letter_filter(filters, self.clock())
+        return dead_letter_commands.replay(self.keys, dlq_filter, limit, max_replays, dry_run)
 
     def purge(
         self, limit: int | None, dry_run: bool, filters: DeadLetterQuery
     ) -> CommandFlow[DeadLetterReport]:
+        """Delete matching dead letters."""
         if limit is not None:
-            check_int("limit", limit, 0)
-        return dead_letters_commands.purge(self.keys, self._build_filter(filters), limit, dry_run)
-
-    def _build_filter(self, filters: DeadLetterQuery) -> DeadLetterFilter:
-        _check_known_keys(filters, DeadLetterQuery, "letters cannot be chosen by")
-        now_ms = self.clock()
-        older, newer = filters.get("older_than"), filters.get("newer_than")
-        return DeadLetterFilter(
-            ids=_id_set(filters.get("ids"), "ids"),
-            job_ids=_id_set(filters.get("job_ids"), "job_ids"),
-            reason=filters.get("reason"),
-            job_name=filters.get("job_name"),
-            before_ms=None if older is None else now_ms - (to_ms(older) or 0),
-            after_ms=None if newer is None else now_ms - (to_ms(newer) or 0),
-            text=filters.get("text"),
-            batch_id=filters.get("batch_id"),
-        )
+            require_int("limit", limit, 0)
+        dlq_filter = build_dead_letter_filter(filters, self.clock())
+        return dead_letter_commands.purge(self.keys, dlq_filter, limit, dry_run)
 
     def repeat(
         self,
@@ -262,20 +303,23 @@ class QueueFlows:
         end: datetime | None,
         misfire: MisfirePolicy,
     ) -> CommandFlow[str]:
+        """Create or replace a repeat and return its key."""
         encode_job_name(job_name)
         if not isinstance(schedule, Every | Cron):
-            raise InvalidArgument("a schedule is Every(...) or Cron(...)")
+            raise InvalidArgument(f"schedule must be Every(...) or Cron(...), not {schedule!r}")
         if not isinstance(misfire, MisfirePolicy):
-            raise InvalidArgument("missed= is SKIP, FIRE_ONCE or fire_all(...)")
-        chosen = schedule.default_key(job_name) if key is None else key
-        if not encode_text(chosen, "a repeat's key").strip():
-            raise InvalidArgument("a repeat's key is a non-blank string")
+            raise InvalidArgument(
+                f"misfire= must be SKIP, FIRE_ONCE or fire_all(...), not {misfire!r}"
+            )
+        if key is None:
+            key = schedule.default_key(job_name)
+        if not encode_text(key, "a repeat's key").strip():
+            raise InvalidArgument(f"the key of a repeat must not be blank, not {key!r}")
         now_ms = self.clock()
-        build_envelope(
-            self._ulid_generator.next(now_ms), payload, self.config, now_ms, None
-        )  # it must fit
+        # Validates the payload and its size.
+        build_envelope(self._ulid_generator.next(now_ms), payload, self.config, now_ms, None)
         repeat = Repeat(
-            chosen,
+            key,
             job_name,
             schedule,
             encode_payload(payload),
@@ -284,18 +328,39 @@ class QueueFlows:
             None if end is None else to_epoch_ms(end),
             misfire,
         )
-        yield delayed_commands.upsert_repeat(self.keys, repeat, now_ms)
+        yield delayed.upsert_repeat(self.keys, repeat, now_ms)
         return repeat.key
+
+
+def build_dead_letter_filter(query: DeadLetterQuery, now_ms: int) -> DeadLetterFilter:
+    """Return the filter for a query.
+
+    :param query: the conditions as a caller specifies them.
+    :param now_ms: the current time in milliseconds, to which the ages are relative.
+    :raises InvalidArgument: if the query has an unknown field, or text instead of a list of ids.
+    """
+    _check_known_keys(query, DeadLetterQuery, "unknown filter for dead letters")
+    older_than, newer_than = query.get("older_than"), query.get("newer_than")
+    return DeadLetterFilter(
+        ids=_id_set(query.get("ids"), "ids"),
+        job_ids=_id_set(query.get("job_ids"), "job_ids"),
+        reason=query.get("reason"),
+        job_name=query.get("job_name"),
+        before_ms=None if older_than is None else now_ms - to_ms(older_than),
+        after_ms=None if newer_than is None else now_ms - to_ms(newer_than),
+        text=query.get("text"),
+        batch_id=query.get("batch_id"),
+    )
 
 
 def _check_known_keys(options: Mapping[str, Any], typed_dict: Any, message_prefix: str) -> None:
     unknown = sorted(set(options) - set(typed_dict.__annotations__))
     if unknown:
-        names = ", ".join(typed_dict.__annotations__)
-        raise InvalidArgument(f"{message_prefix} {', '.join(unknown)}; known are {names}")
+        allowed = ", ".join(typed_dict.__annotations__)
+        raise InvalidArgument(f"{message_prefix}: {', '.join(unknown)}; allowed are {allowed}")
 
 
 def _id_set(ids: Iterable[str] | None, option: str) -> frozenset[str] | None:
     if isinstance(ids, str):
-        raise InvalidArgument(f"{option}= is several ids: put the one into a list")
+        raise InvalidArgument(f"{option}= must be a list of ids, not {ids!r}; use [{ids!r}]")
     return None if ids is None else frozenset(ids)

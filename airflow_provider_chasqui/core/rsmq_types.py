@@ -1,4 +1,4 @@
-"""RSMQ as values: its keys, its limits, what it answers. The reference is npm rsmq 0.12.4."""
+"""Values of RSMQ: keys, limits, messages and errors. The reference is npm rsmq 0.12.4."""
 
 from __future__ import annotations
 
@@ -40,13 +40,16 @@ _TIME_CHARS, _RANDOM_CHARS = 10, 22
 class RsmqKeys:
     """The keys of one RSMQ queue.
 
-    | key | type | holds |
+    | key | type | content |
     |---|---|---|
     | NS:QUEUES | set | the names of all queues |
     | NS:Q | zset | message ids, scored by the ms at which they become visible |
     | NS:Q:Q | hash | vt, delay, maxsize, created, modified, totals; per message ID, ID:rc, ID:fr |
-    | NS:rt:Q | channel | the number of messages after each send of a realtime client |
-    | NS:Q:once:TOKEN | string | ours: marker of one call, so that a repeated send is harmless |
+    | NS:rt:Q | channel | the number of messages, published after each send of a realtime client |
+    | NS:Q:idempotency:TOKEN | string | marker of one call; other RSMQ clients do not use it |
+
+    :param namespace: the namespace, NS in the table.
+    :param queue_name: the name of the queue, Q in the table.
     """
 
     namespace: str
@@ -54,34 +57,41 @@ class RsmqKeys:
 
     @property
     def hash_tag(self) -> str:
+        """The prefix of all keys of the namespace."""
         return f"{self.namespace}:"
 
     @property
     def queues(self) -> str:
+        """The key of the set of queue names."""
         return f"{self.namespace}:QUEUES"
 
     @property
     def zset(self) -> str:
+        """The key of the message ids."""
         return f"{self.namespace}:{self.queue_name}"
 
     @property
     def hash(self) -> str:
+        """The key of the attributes and message bodies."""
         return f"{self.namespace}:{self.queue_name}:Q"
 
     @property
     def channel(self) -> str:
+        """The channel for realtime clients."""
         return f"{self.namespace}:rt:{self.queue_name}"
 
     def idempotency_marker(self, token: str) -> str:
-        return f"{self.namespace}:{self.queue_name}:once:{token}"
+        """Return the key of the marker of one call."""
+        return f"{self.namespace}:{self.queue_name}:idempotency:{token}"
 
 
 @dataclass(frozen=True, slots=True)
 class RsmqMessage:
-    """A message: `rc` counts receives, `fr` is the first of them, `sent` the send; both in ms.
+    """An RSMQ message.
 
-    `message` is None where another client left an id without a body. `raw` holds the bytes as they
-    are, for bodies that are not UTF-8.
+    `rc` is the number of receives, `fr` the time of the first one in ms, `sent` the time of the
+    send in ms. `message` is None if another client left an id without a body. `raw` contains the
+    bytes of the body, which may not be UTF-8.
     """
 
     id: str
@@ -95,10 +105,10 @@ class RsmqMessage:
 
 @dataclass(frozen=True, slots=True)
 class RsmqQueueAttributes:
-    """What getQueueAttributes answers, and two numbers it does not have.
+    """The reply of getQueueAttributes, and two more exact counts.
 
-    `hiddenmsgs` counts as npm rsmq does, from the beginning of the current second, so a message
-    that was just sent is in it; `hidden_exact` and `visiblemsgs` count to the millisecond.
+    `hiddenmsgs` counts like npm rsmq, from the start of the current second, so it includes a
+    message that was just sent. `hidden_exact` and `visiblemsgs` count to the millisecond.
     """
 
     vt: float
@@ -122,22 +132,36 @@ _SCRIPT_ERRORS: dict[str, tuple[type[RsmqError], str]] = {
 
 
 def rsmq_error(error_text: str) -> RsmqError:
-    """Return the error for a script's refusal."""
-    word, _, field = error_text.partition(" ")
-    if word == "stored":
+    """Return the exception for a CHASQUIRSMQ refusal of a script.
+
+    :param error_text: the text after CHASQUIRSMQ.
+    """
+    word, _, attribute = error_text.partition(" ")
+    if word == "invalidAttribute":
         return RsmqInvalidValue(
-            f"the {field} that another client stored for this queue cannot be used; it may have "
-            "been written in milliseconds (use units='ms') or is no number (set it anew)"
+            f"the {attribute} that another client stored for this queue is invalid; use "
+            "units='ms' if it was stored in milliseconds, otherwise set the attribute again"
         )
-    kind, message = _SCRIPT_ERRORS[word]
-    return kind(message)
+    error_type, message = _SCRIPT_ERRORS[word]
+    return error_type(message)
 
 
 def check_qname(qname: Any) -> str:
+    """Return the queue name if it is valid.
+
+    :raises RsmqMissingParameter: if it is empty.
+    :raises RsmqInvalidFormat: if it contains other characters than letters, digits, `_` and `-`, or
+        is longer than 160 characters.
+    """
     return _check_text("qname", qname, _QNAME_PATTERN)
 
 
 def check_message_id(message_id: Any) -> str:
+    """Return the message id if it is valid.
+
+    :raises RsmqMissingParameter: if it is empty.
+    :raises RsmqInvalidFormat: if it is not 32 letters, digits or colons.
+    """
     return _check_text("id", message_id, _MESSAGE_ID_PATTERN)
 
 
@@ -151,11 +175,17 @@ def _check_text(name: str, value: Any, pattern: re.Pattern[str]) -> str:
 
 
 def is_message_id(text: str) -> bool:
+    """Return whether a text has the format of a message id."""
     return _MESSAGE_ID_PATTERN.fullmatch(text) is not None
 
 
 def check_seconds(name: str, value: Any) -> int:
-    """Return vt or delay in whole seconds; a timedelta is taken too."""
+    """Return vt or delay in seconds, as an integer.
+
+    :param name: "vt" or "delay", for the error message.
+    :param value: a number, a text that starts with an integer, or a timedelta.
+    :raises RsmqInvalidValue: if it is not between 0 and 9999999.
+    """
     number = int(value.total_seconds()) if isinstance(value, timedelta) else parse_js_int(value)
     if number is None or not 0 <= number <= MAX_SECONDS:
         raise RsmqInvalidValue(f"{name} must be between 0 and {MAX_SECONDS}")
@@ -163,6 +193,11 @@ def check_seconds(name: str, value: Any) -> int:
 
 
 def check_maxsize(value: Any) -> int:
+    """Return the maximum message size.
+
+    :param value: a number, or a text that starts with an integer; -1 for no limit.
+    :raises RsmqInvalidValue: if it is neither -1 nor between 1024 and 65536.
+    """
     number = parse_js_int(value)
     if number != -1 and (number is None or not MIN_MESSAGE_SIZE <= number <= MAX_MESSAGE_SIZE):
         raise RsmqInvalidValue(f"maxsize must be between {MIN_MESSAGE_SIZE} and {MAX_MESSAGE_SIZE}")
@@ -170,7 +205,7 @@ def check_maxsize(value: Any) -> int:
 
 
 def parse_js_int(value: Any) -> int | None:
-    """Return what JavaScript's parseInt reads, or None where it reads NaN."""
+    """Return the result of JavaScript's parseInt, or None instead of NaN."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -178,24 +213,29 @@ def parse_js_int(value: Any) -> int | None:
     if isinstance(value, float):
         return int(value) if math.isfinite(value) else None
     if isinstance(value, str):
-        found = _LEADING_INT_PATTERN.match(value)
-        return int(found[1]) if found else None
+        match = _LEADING_INT_PATTERN.match(value)
+        return int(match[1]) if match else None
     return None
 
 
 def utf16_length(text: str) -> int:
-    """Return the length as JavaScript counts it: what maxsize limits."""
+    """Return the length in UTF-16 code units, as JavaScript counts it. `maxsize` limits this."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def check_namespace(namespace: Any, cluster: bool) -> str:
-    """Return the namespace, or raise InvalidArgument where its keys would be torn apart by a cluster."""
+    """Return the namespace if it is valid.
+
+    :param namespace: the namespace.
+    :param cluster: whether the server is a Redis Cluster.
+    :raises InvalidArgument: if it is empty, or has no hash tag on a cluster.
+    """
     if not isinstance(namespace, str) or not namespace:
-        raise InvalidArgument("an RSMQ namespace is a non-empty string; the default is 'rsmq'")
+        raise InvalidArgument("an RSMQ namespace must be a non-empty string; the default is 'rsmq'")
     if cluster and not re.search(r"\{[^}]+\}", namespace):
         raise InvalidArgument(
-            "RSMQ keys of one queue lie in different slots of a cluster; use a namespace with a "
-            "hash tag, such as '{rsmq}', with every client of the queue"
+            "a cluster stores the RSMQ keys of one queue in different slots; use a namespace with "
+            "a hash tag, such as '{rsmq}', in every client of the queue"
         )
     return namespace
 
@@ -206,11 +246,12 @@ def random_suffix() -> str:
 
 
 def build_message_id(sent_us: int, suffix: str) -> str:
-    """Return the id of a message sent at `usec`."""
+    """Return the id of a message that was sent at `sent_us` (microseconds)."""
     return encode_base36(sent_us).rjust(_TIME_CHARS, "0") + suffix
 
 
 def encode_base36(number: int) -> str:
+    """Return a non-negative integer in base 36, in lower case."""
     digits = ""
     while number:
         number, digit = divmod(number, 36)
@@ -219,7 +260,7 @@ def encode_base36(number: int) -> str:
 
 
 def message_sent_ms(message_id: str) -> float | None:
-    """Return when a message was sent, as its id says; None if the id says no time."""
+    """Return the time of the send in ms that a message id contains; None if it contains none."""
     try:
         return int(message_id[:_TIME_CHARS], 36) / 1000
     except ValueError:

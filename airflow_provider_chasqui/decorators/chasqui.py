@@ -1,4 +1,4 @@
-"""`@task.chasqui`: a function whose returned payloads are handed to a queue."""
+"""`@task.chasqui`: a task that enqueues the payloads its function returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from airflow.providers.common.compat.sdk import (
     task_decorator_factory,
 )
 
-from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
+from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.core.validation import require_choice
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 from airflow_provider_chasqui.operators._task_identity import derive_id
 from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
@@ -25,10 +26,17 @@ Returns = Literal["payload", "payloads", "batch"]
 
 
 class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
-    """Calls a function and sends what it returns; all options of ChasquiEnqueueOperator hold.
+    """Operator that calls a function and enqueues the payloads that it returns.
 
-    :param returns: what the function returns: one "payload", a list of "payloads" (XCom: ids) or a
-        "batch" (XCom: its handle). A generator is fine for the latter two.
+    All other parameters are those of ChasquiEnqueueOperator, except `payload`, `payloads` and
+    `batch`. If an earlier try has enqueued all jobs, the function is not called again.
+
+    :param python_callable: the decorated function.
+    :param op_args: the positional arguments of the function. (templated)
+    :param op_kwargs: the keyword arguments of the function. (templated)
+    :param returns: the kind of the function's return value: "payload" (default; one job, the XCom
+        is its id), "payloads" (several jobs, the XCom is the list of their ids) or "batch" (many
+        jobs, the XCom is a handle for ChasquiBatchSensor). The latter two may be generators.
     """
 
     template_fields: Sequence[str] = tuple(
@@ -53,17 +61,16 @@ class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
 
     @property
     def _payload_kind(self) -> str:
-        if self.returns not in ("payload", "payloads", "batch"):
-            raise InvalidArgument(f"returns is payload, payloads or batch; not {self.returns!r}")
-        return self.returns
+        return require_choice("returns", self.returns, ("payload", "payloads", "batch"))
 
     def execute(self, context: Context) -> Any:
-        earlier = self._previously_enqueued_count(context)
-        if earlier is None:
+        """Call the function and enqueue the payloads."""
+        enqueued_count = self._previously_enqueued_count(context)
+        if enqueued_count is None:
             value = self._call_function(context)
         else:
-            # The function may return something else by now; what it returned then is on its way.
-            value = None if self.returns == "payload" else [None] * earlier
+            # The function might return other payloads now. The enqueued ones remain valid.
+            value = None if self.returns == "payload" else [None] * enqueued_count
         setattr(self, self._payload_kind, value)
         return ChasquiEnqueueOperator.execute(self, context)
 
@@ -76,7 +83,7 @@ class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
         return list(value) if hasattr(value, "__next__") else value
 
     def _previously_enqueued_count(self, context: Context) -> int | None:
-        """How many jobs an earlier try has handed off completely; None if there is none."""
+        """Return the size of the complete batch of an earlier try, or None if there is none."""
         ti: Any = context["ti"]
         if self.on_retry == "resubmit" or self.job_id is not None:
             return None
@@ -88,7 +95,11 @@ class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
 
 
 def chasqui_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a task of a function; what it returns becomes the payload of a job."""
+    """Turn a function into a task that enqueues its return value: `@task.chasqui`.
+
+    :param python_callable: the function.
+    :param kwargs: the parameters of ChasquiDecoratedOperator.
+    """
     return task_decorator_factory(
         python_callable=python_callable,
         multiple_outputs=False,

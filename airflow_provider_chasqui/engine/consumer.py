@@ -35,8 +35,8 @@ from airflow_provider_chasqui.engine.reader import StreamReader
 from airflow_provider_chasqui.engine.scheduler import Scheduler
 from airflow_provider_chasqui.engine.thread_executor import ThreadExecutor
 from airflow_provider_chasqui.engine.tracing import wrap_handlers
-from airflow_provider_chasqui.queue import DEFAULT_URL, AsyncQueue
-from airflow_provider_chasqui.redis_client.target import RedisTarget
+from airflow_provider_chasqui.queue_async import AsyncQueue
+from airflow_provider_chasqui.redis_client.target import DEFAULT_URL, RedisTarget
 
 _FINAL_FLUSH_TIMEOUT_S = 5.0
 _LEADER_RELEASE_TIMEOUT_S = 2.5

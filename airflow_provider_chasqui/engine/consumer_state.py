@@ -11,7 +11,7 @@ from airflow_provider_chasqui.core.commands.consumer_group import ParsedEntry
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.metrics import Metrics
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 # The reader prefetches at most the entries that take this long to run and that fit this size.
 _PREFETCH_SECONDS = 0.5
@@ -76,6 +76,7 @@ class ConsumerState:
         )
 
     def run_started(self, run: Run) -> None:
+        """Record a running job."""
         self.running[run.entry.id] = run
 
     def run_finished(self, seconds: float | None = None, count: int = 1) -> None:

@@ -42,9 +42,11 @@ class Run:
 
     @property
     def remaining_s(self) -> float | None:
+        """The time until the deadline in seconds, or None without a timeout."""
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def timeout_error(self) -> TimeoutError:
+        """Return the error of a handler that exceeded its timeout."""
         return TimeoutError(
             f"the handler timed out after {time.perf_counter() - self.started:.3g} s"
         )

@@ -119,7 +119,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         else:
             self._respond(404, "text/plain", b"not found; use /metrics, /healthz or /readyz\n")
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815
 
     def _send_metrics(self) -> None:
         from prometheus_client.exposition import choose_encoder

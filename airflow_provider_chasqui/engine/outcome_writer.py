@@ -23,7 +23,7 @@ from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_jo
 from airflow_provider_chasqui.core.command import AnyCommand
 from airflow_provider_chasqui.core.commands import consumer_group, inspect
 from airflow_provider_chasqui.core.commands.consumer_group import Completion, NewDeadLetter
-from airflow_provider_chasqui.core.commands.enqueue import emit_encoded
+from airflow_provider_chasqui.core.commands.events import emit_encoded
 from airflow_provider_chasqui.core.errors import ChasquiError, EncodeError
 from airflow_provider_chasqui.core.event import EncodedEvent, encode_event, event_fields
 from airflow_provider_chasqui.core.job import StreamEntry

@@ -35,7 +35,7 @@ from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 from airflow_provider_chasqui.engine.outcomes import OutcomeHandler
 from airflow_provider_chasqui.engine.recovery import StalledJobRecovery
 from airflow_provider_chasqui.engine.thread_executor import ThreadExecutor
-from airflow_provider_chasqui.redis_client.client import AsyncRedisClient
+from airflow_provider_chasqui.redis_client.client_async import AsyncRedisClient
 
 _MAX_UNWRITTEN = 20_000
 # Number of entries sampled per read to estimate the size of the largest field.

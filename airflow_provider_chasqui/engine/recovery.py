@@ -30,7 +30,7 @@ from airflow_provider_chasqui.core.job import InvalidEntry
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 from airflow_provider_chasqui.engine.outcomes import OutcomeHandler
-from airflow_provider_chasqui.redis_client.client import AsyncRedisClient
+from airflow_provider_chasqui.redis_client.client_async import AsyncRedisClient
 
 
 class StalledJobRecovery:

@@ -11,7 +11,7 @@ from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 from airflow_provider_chasqui.engine.promoter import Promoter
 from airflow_provider_chasqui.engine.scheduler import Scheduler
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 
 

@@ -18,7 +18,8 @@ from airflow_provider_chasqui.engine.handlers import Handler, Handlers
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.core.job import Job
-    from airflow_provider_chasqui.queue import AsyncQueue, Queue
+    from airflow_provider_chasqui.queue import Queue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
 
 _MAX_CACHED_BATCHES = 1000
 _LOOKUP_TIMEOUT_S = 5.0

@@ -1,4 +1,4 @@
-"""An Airflow connection of type `chasqui`, read: where the server is and how queues behave."""
+"""Parser of Airflow connections of type `chasqui`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.validation import require_choice
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.redis_client.target import RedisTarget
@@ -21,7 +22,7 @@ _FALSE = frozenset({"false", "0", "no", "off", ""})
 
 
 class ConnectionLike(Protocol):
-    """What is read of a connection: Airflow has two classes of them."""
+    """Fields of an Airflow connection. Airflow has two connection classes with these fields."""
 
     conn_id: Any
     host: Any
@@ -36,7 +37,13 @@ class ConnectionLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChasquiConnection:
-    """A connection as the rest of the provider wants it."""
+    """Parsed Airflow connection.
+
+    :param target: the address, credentials and timeouts of the server.
+    :param config: the limits of the queues.
+    :param queue_name: the default queue, or None.
+    :param dialect: "native" or "portable", or None to detect it.
+    """
 
     target: RedisTarget
     config: QueueConfig
@@ -45,7 +52,11 @@ class ChasquiConnection:
 
 
 def parse_connection(connection: ConnectionLike) -> ChasquiConnection:
-    """Return what a connection says, or raise InvalidArgument naming the field that is wrong."""
+    """Return the settings in an Airflow connection.
+
+    :param connection: the Airflow connection.
+    :raises InvalidArgument: if a field is invalid. The message contains its name.
+    """
     extra = _ExtraFields(connection.conn_id, connection.extra_dejson or {})
     return ChasquiConnection(
         target=_parse_target(connection, extra),
@@ -61,10 +72,13 @@ def _parse_target(connection: ConnectionLike, extra: _ExtraFields) -> RedisTarge
     mode = extra.choice("mode", MODES)
     nodes = _parse_nodes(connection, extra, _DEFAULT_PORTS.get(mode, 6379))
     if mode == "standalone" and len(nodes) > 1:
-        raise InvalidArgument(f"{extra.label}: several nodes need the mode 'sentinel' or 'cluster'")
+        raise InvalidArgument(
+            f"{extra.label}: several nodes require the mode 'sentinel' or 'cluster', "
+            "not 'standalone'"
+        )
     master = extra.text("sentinel_master")
     if mode == "sentinel" and not master:
-        raise InvalidArgument(f"{extra.label}: the mode 'sentinel' needs the name of the master")
+        raise InvalidArgument(f"{extra.label}: the mode 'sentinel' requires sentinel_master")
     tls = Tls(
         extra.text("tls_ca_file"),
         extra.text("tls_cert_file"),
@@ -97,12 +111,14 @@ def _parse_nodes(
         return ((connection.host or "127.0.0.1", int(connection.port or default_port)),)
     nodes = []
     for part in text.replace(",", " ").split():
-        host, colon, number = part.rpartition(":")
-        if not colon or number.endswith("]"):
-            host, number = part, str(default_port)
-        if not number.isdecimal() or not 0 < int(number) < 65536:
-            raise InvalidArgument(f"{extra.label}: nodes are host:port, host:port; not {part!r}")
-        nodes.append((host.strip("[]"), int(number)))
+        host, colon, port = part.rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = part, str(default_port)
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InvalidArgument(
+                f"{extra.label}: nodes must be a list such as host:port, host:port; not {part!r}"
+            )
+        nodes.append((host.strip("[]"), int(port)))
     return tuple(nodes)
 
 
@@ -114,25 +130,23 @@ def _parse_db(connection: ConnectionLike, extra: _ExtraFields) -> int:
 
 def _parse_queue_config(extra: _ExtraFields) -> QueueConfig:
     default = QueueConfig()
-    max_len = extra.integer("max_len", 0)
-    budget = extra.integer("max_replays", 0)
     return QueueConfig(
-        max_len=max_len or None,
+        max_len=extra.integer("max_len", 0) or None,
         max_delay=timedelta(days=extra.number("max_delay_days", default.max_delay.days)),
         max_payload_bytes=extra.integer("max_payload_bytes", default.max_payload_bytes),
-        max_replays=budget or None,
+        max_replays=extra.integer("max_replays", 0) or None,
         emit_enqueue_events=extra.boolean("emit_enqueue_events", default.emit_enqueue_events),
         group=extra.text("group") or default.group,
     )
 
 
 def _parse_dialect(extra: _ExtraFields) -> str | None:
-    chosen = extra.choice("dialect", DIALECTS)
-    return None if chosen == "auto" else chosen
+    dialect = extra.choice("dialect", DIALECTS)
+    return None if dialect == "auto" else dialect
 
 
 class _ExtraFields:
-    """The extra fields; a URI gives all of them as text, the form gives numbers and booleans."""
+    """Extra fields: text if the connection is a URI, numbers and booleans if it is a form."""
 
     def __init__(self, conn_id: str, fields: Mapping[str, Any]):
         self.label = f"the connection {conn_id!r}"
@@ -143,12 +157,7 @@ class _ExtraFields:
         return None if value is None or str(value).strip() == "" else str(value).strip()
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        value = self.text(name) or choices[0]
-        if value not in choices:
-            raise InvalidArgument(
-                f"{self.label}: {name} is one of {', '.join(choices)}; not {value!r}"
-            )
-        return value
+        return require_choice(f"{self.label}: {name}", self.text(name) or choices[0], choices)
 
     def boolean(self, name: str, default: bool) -> bool:
         value = self._fields.get(name)
@@ -157,19 +166,19 @@ class _ExtraFields:
         text = str(value).strip().lower()
         if text in _TRUE or text in _FALSE:
             return text in _TRUE
-        raise InvalidArgument(f"{self.label}: {name} is true or false, not {value!r}")
+        raise InvalidArgument(f"{self.label}: {name} must be true or false, not {value!r}")
 
     def number(self, name: str, default: float) -> float:
         text = self.text(name)
         try:
             return default if text is None else float(text)
         except ValueError:
-            raise InvalidArgument(f"{self.label}: {name} is a number, not {text!r}") from None
+            raise InvalidArgument(f"{self.label}: {name} must be a number, not {text!r}") from None
 
     def integer(self, name: str, default: int) -> int:
         value = self.number(name, default)
         if value != int(value) or value < 0:
             raise InvalidArgument(
-                f"{self.label}: {name} is a whole number from 0 on, not {value:g}"
+                f"{self.label}: {name} must be an integer of at least 0, not {value:g}"
             )
         return int(value)

@@ -1,4 +1,4 @@
-"""Is this server fit for queues? Asked with commands that change nothing."""
+"""Check of a server and of the ACL user's permissions, with commands that change nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_provider_chasqui.core.command import Arg, as_raw, redis_command
-from airflow_provider_chasqui.core.errors import ChasquiError, PermissionDenied
+from airflow_provider_chasqui.core.errors import ChasquiError, ConnectionFailed, PermissionDenied
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.queue import Queue
@@ -15,7 +15,12 @@ _UNKNOWN_SCRIPT_SHA = "0" * 40
 
 
 def permission_probes(hash_tag: str) -> list[tuple[Arg, ...]]:
-    """One command for every right that a queue needs; the key does not exist and is not made."""
+    """Return one command per permission that a queue needs.
+
+    The commands use a key that does not exist, and they do not create it.
+
+    :param hash_tag: the hash tag of the queue's keys.
+    """
     key = f"{hash_tag}:probe"
     return [
         ("XADD", key, "NOMKSTREAM", "*", "d", "x"),
@@ -51,26 +56,34 @@ def permission_probes(hash_tag: str) -> list[tuple[Arg, ...]]:
 
 
 def check_connection(queue: Queue, server_name: str) -> str:
-    """Return one line about the server, or raise the error that says what to fix."""
+    """Check that the server can be used for queues.
+
+    :param queue: a queue on the server.
+    :param server_name: the name of the server, without a password.
+    :return: one line with the server's version, the dialect and warnings.
+    :raises ChasquiError: if the server cannot be used. The message contains what to change.
+    """
     dialect = queue.dialect()
-    refused = [
+    denied = [
         args for args in permission_probes(queue.keys.hash_tag) if not _is_allowed(queue, args)
     ]
-    if refused:
-        names = sorted({_command_name(args) for args in refused})
+    if denied:
+        names = sorted({_command_name(args) for args in denied})
         grants = " ".join(f"+{name.lower().replace(' ', '|')}" for name in names)
         raise PermissionDenied(
-            f"the login works, but this user may not run {', '.join(names)} on the keys of a "
-            f"queue; grant them: ACL SETUSER <user> ~{{chasqui:*}}* {grants}"
+            f"the login succeeded, but this user may not run {', '.join(names)} on the keys of a "
+            f"queue; grant the permissions with: ACL SETUSER <user> ~{{chasqui:*}}* {grants}"
         )
-    version, policy = _server_info(queue)
-    line = f"Connected to {server_name}: {version}, {dialect} dialect, all rights are there."
-    if policy.startswith(("allkeys", "volatile")):
-        line += (
-            f" Warning: its maxmemory-policy is {policy}, so it may throw jobs away when memory "
-            "is short; set it to noeviction."
+    version, eviction_policy = _server_info(queue)
+    summary = (
+        f"Connected to {server_name}: {version}, {dialect} dialect, all permissions are granted."
+    )
+    if eviction_policy.startswith(("allkeys", "volatile")):
+        summary += (
+            f" Warning: the server's maxmemory-policy is {eviction_policy}, so it may delete jobs "
+            "when memory is short. Set it to noeviction."
         )
-    return line
+    return summary
 
 
 def _command_name(args: tuple[Arg, ...]) -> str:
@@ -85,19 +98,19 @@ def _is_allowed(queue: Queue, args: tuple[Arg, ...]) -> bool:
         queue.client.execute(redis_command(*args, parse=as_raw))
     except PermissionDenied:
         return False
-    except ChasquiError as problem:
-        # "No such key" and "no such group" are the expected answers: the right is there.
-        if problem.code == "CMQ-001" and "answered" not in problem.message:
-            raise
+    except ConnectionFailed:
+        raise
+    except ChasquiError:
+        pass  # "no such key" and "no such group" are expected: the user may run the command
     return True
 
 
 def _server_info(queue: Queue) -> tuple[str, str]:
-    """The server's version and eviction policy; managed servers may hide both."""
+    """Return the server's version and eviction policy. Managed servers may hide both."""
     try:
         info: bytes = queue.client.execute(redis_command("INFO", parse=as_raw))
     except ChasquiError:
-        return "a server that hides its version", ""
+        return "a server of unknown version", ""
     text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
     valkey = re.search(r"^valkey_version:(\S+)", text, re.M)
     redis = re.search(r"^redis_version:(\S+)", text, re.M)
@@ -105,5 +118,5 @@ def _server_info(queue: Queue) -> tuple[str, str]:
     if valkey:
         version = f"Valkey {valkey[1]}"
     else:
-        version = f"Redis {redis[1]}" if redis else "an unnamed server"
+        version = f"Redis {redis[1]}" if redis else "a server of unknown version"
     return version, policy[1] if policy else ""

@@ -1,4 +1,4 @@
-"""What tasks and triggers tell Airflow's own statistics: `chasqui.*`, listed in docs/metrics.md."""
+"""Airflow metrics of tasks and triggers: the names `chasqui.*` listed in docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -11,35 +11,49 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-# A colon would end the name in the format of StatsD.
+# A colon ends the metric name in the StatsD format.
 _INVALID_TAG_CHARS = re.compile(r"[^A-Za-z0-9_.-]")
 _STATS_MODULE_BEFORE_3_2 = "airflow.stats"
 
 
 class AirflowStats:
-    """Tells one of Airflow's statistics; costs nothing worth counting where they are off.
+    """Client of Airflow's metrics. Does nothing if metrics are disabled.
 
-    Airflow has two of them, each set up in other processes: one for tasks, one for its own parts,
-    of which the triggerer runs our triggers.
+    Airflow has one metrics module for task processes and another one for its own components. The
+    triggerer, which runs the triggers, is such a component.
+
+    :param module: the name of Airflow's metrics module.
     """
 
     def __init__(self, module: str):
         self._module = module
 
     def incr(self, name: str, value: int, queue_name: str) -> None:
-        """Add to the counter `chasqui.<what>`."""
+        """Increment the counter `chasqui.<name>`.
+
+        :param name: the name of the counter, without the prefix.
+        :param value: the increment. 0 emits nothing.
+        :param queue_name: the queue, emitted as a tag.
+        """
         if value:
             _load_stats(self._module).incr(f"chasqui.{name}", value, tags=_tags(queue_name))
 
     def record_wait(self, name: str, context: Context, queue_name: str) -> None:
-        """Time `chasqui.<what>`: since this try of the task began, deferred or put off or not."""
+        """Record the time since this try of the task started in the timer `chasqui.<name>`.
+
+        The time includes the time in which the task was deferred or rescheduled.
+
+        :param name: the name of the timer, without the prefix.
+        :param context: the task's context.
+        :param queue_name: the queue, emitted as a tag.
+        """
         ti: Any = context["ti"]
-        began = ti.start_date
-        if getattr(ti.task, "reschedule", False):  # each look of such a sensor is a start
-            began = ti.get_first_reschedule_date(context) or began
-        if began is not None:
-            took = datetime.now(UTC) - began
-            _load_stats(self._module).timing(f"chasqui.{name}", took, tags=_tags(queue_name))
+        started_at = ti.start_date
+        if getattr(ti.task, "reschedule", False):  # every poke of such a sensor is a new start
+            started_at = ti.get_first_reschedule_date(context) or started_at
+        if started_at is not None:
+            duration = datetime.now(UTC) - started_at
+            _load_stats(self._module).timing(f"chasqui.{name}", duration, tags=_tags(queue_name))
 
 
 task_stats = AirflowStats("airflow.sdk.observability.stats")

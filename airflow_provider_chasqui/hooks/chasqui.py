@@ -1,4 +1,4 @@
-"""ChasquiHook: queues, leases and the whole engine from an Airflow connection."""
+"""ChasquiHook: queues, leases and workers of an Airflow connection."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.engine.handlers import Handlers
     from airflow_provider_chasqui.engine.standalone import StandaloneService
     from airflow_provider_chasqui.lease import AsyncLeaseQueue, LeaseQueue
-    from airflow_provider_chasqui.queue import AsyncQueue, Queue
+    from airflow_provider_chasqui.queue import Queue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
     from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
 
 DEFAULT_CONN_ID = "chasqui_default"
 
 
 class ChasquiHook(BaseHook):
-    """The doorway to the queues of one connection.
+    """Access to the queues of an Airflow connection.
 
-    Queues of a hook share its connections; `close`, or using the hook in a `with`, gives them back.
+    The queues of a hook share its Redis connections. Use the hook in a `with` statement, or call
+    `close`, to close them.
 
         with ChasquiHook() as hook:
             hook.queue("emails").add({"to": "ada@example.org"})
+
+    :param chasqui_conn_id: the id of the Airflow connection. Default: `chasqui_default`.
     """
 
     conn_name_attr = "chasqui_conn_id"
@@ -47,11 +51,11 @@ class ChasquiHook(BaseHook):
 
     @cached_property
     def settings(self) -> ChasquiConnection:
-        """What the connection says, looked up once."""
+        """The parsed connection. It is loaded once."""
         return parse_connection(self.get_connection(self.chasqui_conn_id))
 
     async def async_settings(self) -> ChasquiConnection:
-        """What the connection says, looked up without blocking the event loop."""
+        """Return the parsed connection, loaded without blocking the event loop."""
         if "settings" not in self.__dict__:
             connection = await self.aget_connection(self.chasqui_conn_id)
             self.__dict__["settings"] = parse_connection(connection)
@@ -64,39 +68,62 @@ class ChasquiHook(BaseHook):
         return ConnectionManager(self.settings.target)
 
     def get_conn(self) -> Queue:
-        """Return the queue that the connection names."""
+        """Return the default queue of the connection.
+
+        :raises InvalidArgument: if the connection has no `queue_name`.
+        """
         return self.queue()
 
     def queue(self, queue_name: str | None = None) -> Queue:
-        """Return a queue; without a name the one that the connection names."""
+        """Return a queue. The hook closes it.
+
+        :param queue_name: the queue. Default: the `queue_name` of the connection.
+        :raises InvalidArgument: if neither is given.
+        """
         name = self._resolve_queue_name(queue_name, self.settings)
         if name not in self._queues:
             from airflow_provider_chasqui.queue import Queue
 
-            config, dialect = self.settings.config, self.settings.dialect
             self._queues[name] = Queue(
-                name, self._connection_manager, config=config, dialect=dialect
+                name,
+                self._connection_manager,
+                config=self.settings.config,
+                dialect=self.settings.dialect,
             )
         return self._queues[name]
 
     async def async_queue(self, queue_name: str | None = None) -> AsyncQueue:
-        """Return a new queue for the running event loop; the caller closes it."""
-        # The first import takes a moment, and the triggerer's loop serves others meanwhile.
-        await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue")
-        from airflow_provider_chasqui.queue import AsyncQueue
+        """Return a new queue for the running event loop. The caller closes it.
+
+        :param queue_name: the queue. Default: the `queue_name` of the connection.
+        :raises InvalidArgument: if neither is given.
+        """
+        # The first import is slow. A thread keeps the triggerer's event loop responsive.
+        await asyncio.to_thread(import_module, "airflow_provider_chasqui.queue_async")
+        from airflow_provider_chasqui.queue_async import AsyncQueue
 
         settings = await self.async_settings()
         name = self._resolve_queue_name(queue_name, settings)
         return AsyncQueue(name, settings.target, config=settings.config, dialect=settings.dialect)
 
     async def aget_conn(self) -> AsyncQueue:
-        """Return the queue that the connection names, for the running event loop."""
+        """Return the default queue of the connection for the running event loop.
+
+        The caller closes it.
+
+        :raises InvalidArgument: if the connection has no `queue_name`.
+        """
         return await self.async_queue()
 
     def lease_queue(
         self, queue_name: str | None = None, config: LeaseConfig | None = None
     ) -> LeaseQueue:
-        """Return a queue to lease from; the hook closes it."""
+        """Return a queue to lease jobs from. The hook closes its connections.
+
+        :param queue_name: the queue. Default: the `queue_name` of the connection.
+        :param config: the lease settings. Default: `LeaseConfig()`.
+        :raises InvalidArgument: if there is no queue name.
+        """
         from airflow_provider_chasqui.lease import LeaseQueue
 
         settings = self.settings
@@ -112,7 +139,12 @@ class ChasquiHook(BaseHook):
     async def async_lease_queue(
         self, queue_name: str | None = None, config: LeaseConfig | None = None
     ) -> AsyncLeaseQueue:
-        """Return a queue to lease from, for the running event loop; the caller closes it."""
+        """Return a queue to lease jobs from, for the running event loop. The caller closes it.
+
+        :param queue_name: the queue. Default: the `queue_name` of the connection.
+        :param config: the lease settings. Default: `LeaseConfig()`.
+        :raises InvalidArgument: if there is no queue name.
+        """
         from airflow_provider_chasqui.lease import AsyncLeaseQueue
 
         settings = await self.async_settings()
@@ -131,38 +163,57 @@ class ChasquiHook(BaseHook):
         queue_name: str | None = None,
         config: ConsumerConfig | None = None,
     ) -> Consumer:
-        """Return a worker of the queue: `await consumer.run()` works until `consumer.stop()`."""
+        """Return a worker of a queue: `await consumer.run()` runs until `consumer.stop()`.
+
+        :param handler: the function that runs the jobs, or `Handlers` by job name.
+        :param queue_name: the queue. Default: the `queue_name` of the connection.
+        :param config: the worker's settings. Default: the consumer group and the largest payload
+            of the connection, and defaults for all others.
+        :raises InvalidArgument: if there is no queue name.
+        """
         from airflow_provider_chasqui.engine.consumer import Consumer
 
-        name, chosen = (
-            self._resolve_queue_name(queue_name, self.settings),
-            self._consumer_config(config),
-        )
-        return Consumer(name, handler, chosen, server=self.settings.target)
+        name = self._resolve_queue_name(queue_name, self.settings)
+        return Consumer(name, handler, self._consumer_config(config), server=self.settings.target)
 
     def promoter(
         self, queue_name: str | None = None, config: ConsumerConfig | None = None
     ) -> StandaloneService:
-        """Return what moves delayed jobs when they are due, for a queue without our workers."""
+        """Return a promoter, which moves delayed jobs to the queue when they are due.
+
+        Chasqui workers contain a promoter. A queue that only other programs consume needs this one.
+
+        :param queue_name: the queue. Default: the `queue_name` of the connection.
+        :param config: the settings; only those of the promoter are used.
+        :return: a service with `run` and `stop`.
+        :raises InvalidArgument: if there is no queue name.
+        """
         from airflow_provider_chasqui.engine.standalone import StandaloneService, make_promoter
 
-        name, chosen = (
-            self._resolve_queue_name(queue_name, self.settings),
-            self._consumer_config(config),
+        name = self._resolve_queue_name(queue_name, self.settings)
+        return StandaloneService(
+            name, self.settings.target, self._consumer_config(config), make_promoter
         )
-        return StandaloneService(name, self.settings.target, chosen, make_promoter)
 
     def scheduler(
         self, queue_name: str | None = None, config: ConsumerConfig | None = None
     ) -> StandaloneService:
-        """Return what fires repeats, for a queue without our workers."""
+        """Return a scheduler, which enqueues repeatable jobs when they are due.
+
+        Chasqui workers contain a scheduler. A queue that only other programs consume needs this
+        one.
+
+        :param queue_name: the queue. Default: the `queue_name` of the connection.
+        :param config: the settings; only those of the scheduler are used.
+        :return: a service with `run` and `stop`.
+        :raises InvalidArgument: if there is no queue name.
+        """
         from airflow_provider_chasqui.engine.standalone import StandaloneService, make_scheduler
 
-        name, chosen = (
-            self._resolve_queue_name(queue_name, self.settings),
-            self._consumer_config(config),
+        name = self._resolve_queue_name(queue_name, self.settings)
+        return StandaloneService(
+            name, self.settings.target, self._consumer_config(config), make_scheduler
         )
-        return StandaloneService(name, self.settings.target, chosen, make_scheduler)
 
     def _consumer_config(self, config: ConsumerConfig | None) -> ConsumerConfig:
         limits = self.settings.config
@@ -171,25 +222,28 @@ class ChasquiHook(BaseHook):
         )
 
     def test_connection(self) -> tuple[bool, str]:
-        """Reach the server, log in, try the rights; say what is there or what to fix."""
+        """Connect to the server, log in and check the permissions.
+
+        :return: whether the server can be used, and a message for the connection form.
+        """
         from airflow_provider_chasqui.hooks._connection_check import check_connection
 
         try:
             queue = self.queue(self.settings.queue_name or "connection-test")
             return True, check_connection(queue, self.settings.target.display_name)
-        except ChasquiError as problem:
-            return False, str(problem)
+        except ChasquiError as error:
+            return False, str(error)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Give the connections back; the hook can be used again."""
+        """Close the connections. The hook can be used again."""
         queues, self._queues = self._queues, {}
         for queue in queues.values():
             queue.close()
-        link = self.__dict__.pop("_connection_manager", None)
-        if link is not None:
-            link.close()
+        connection_manager = self.__dict__.pop("_connection_manager", None)
+        if connection_manager is not None:
+            connection_manager.close()
 
     def __enter__(self) -> Self:
         return self
@@ -201,7 +255,7 @@ class ChasquiHook(BaseHook):
         name = queue_name or settings.queue_name
         if not name:
             raise InvalidArgument(
-                f"say which queue: pass queue_name, or set it in the connection "
+                "queue_name is required: pass it, or set it in the connection "
                 f"{self.chasqui_conn_id!r}"
             )
         return name

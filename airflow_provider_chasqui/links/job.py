@@ -1,4 +1,4 @@
-"""ChasquiJobLink: from a task instance to its job or batch on the Chasqui page."""
+"""ChasquiJobLink: a link from a task instance to its job or batch on the Chasqui page."""
 
 from __future__ import annotations
 
@@ -15,16 +15,26 @@ PAGE_PATH = "/plugin/chasqui"
 
 
 def build_page_url(chasqui_conn_id: str, queue_name: str, **query: str) -> str:
-    """Return the address of a job (`job=`) or a batch (`batch=`) on the Chasqui page."""
+    """Return the URL of a job or a batch on the Chasqui page.
+
+    :param chasqui_conn_id: the id of the Airflow connection.
+    :param queue_name: the queue.
+    :param query: `job` with a job id, or `batch` with a batch id.
+    """
     return f"{PAGE_PATH}?{urlencode({'conn': chasqui_conn_id, 'queue': queue_name} | query)}"
 
 
 class ChasquiJobLink(BaseOperatorLink):
-    """A link to the job or the batch that a task sent or waits for."""
+    """Link to the job or the batch that a task enqueued or waits for."""
 
     name = "Chasqui job"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        """Return the URL that the task pushed as an XCom, or "" if there is none.
+
+        :param operator: the operator. It is not used.
+        :param ti_key: the key of the task instance.
+        """
         from airflow.providers.common.compat.sdk import XCom
 
         return XCom.get_value(ti_key=ti_key, key=LINK_XCOM_KEY) or ""

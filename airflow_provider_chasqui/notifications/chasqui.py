@@ -1,4 +1,4 @@
-"""ChasquiNotifier: tell a queue that a task or a DAG run succeeded, failed, or is late."""
+"""ChasquiNotifier: enqueue a job when a task or a DAG run succeeds, fails or misses a deadline."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ _DEDUP_TTL = timedelta(days=1)
 
 
 class ChasquiNotifier(BaseNotifier):
-    """Puts a job on a queue when its callback is called; the same news is told once.
+    """Notifier that enqueues a job. Repeated calls for the same event enqueue one job.
 
-    The payload says which DAG, run, task and state, and holds what `payload` adds.
+    The payload contains `dag_id`, `run_id`, `task_id`, `map_index`, `try_number`, `state`, `reason`
+    and `error`, as far as the context has them, and the fields of `payload`.
 
         DAG(..., on_failure_callback=ChasquiNotifier(queue_name="alerts", job_name="dag-failed"))
 
-    :param payload: a mapping that is added to what is told; templates are rendered.
+    :param queue_name: the queue. Default: the `queue_name` of the connection. (templated)
+    :param payload: a mapping of fields to add to the payload. Default: none. (templated)
+    :param job_name: the name of the job. Default: `airflow-notification`. (templated)
+    :param chasqui_conn_id: the id of the Airflow connection. Default: `chasqui_default`.
+        (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "payload", "job_name", "chasqui_conn_id")
@@ -48,7 +53,10 @@ class ChasquiNotifier(BaseNotifier):
         self.chasqui_conn_id = chasqui_conn_id
 
     def notify(self, context: Context) -> None:
-        """Enqueue, blocking: for callbacks in the task and in the DAG processor."""
+        """Enqueue the job from a callback in the task or in the DAG processor.
+
+        :param context: the context of the callback.
+        """
         job = self._build_job(context)
         with ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
@@ -56,40 +64,43 @@ class ChasquiNotifier(BaseNotifier):
         task_stats.incr("jobs_enqueued", int(added.created), queue.name)
 
     async def async_notify(self, context: Context) -> None:
-        """Enqueue, awaiting: for deadline alerts and other callbacks in the triggerer."""
+        """Enqueue the job from a callback in the triggerer, such as a deadline alert.
+
+        :param context: the context of the callback.
+        """
         job = self._build_job(context)
         async with await ChasquiHook(self.chasqui_conn_id).async_queue(self.queue_name) as queue:
             (added,) = await queue.add_many([job])
         triggerer_stats.incr("jobs_enqueued", int(added.created), queue.name)
 
     def _build_job(self, context: Mapping[str, Any]) -> NewJob:
-        about = _describe_context(context)
-        payload = about | dict(self.payload or {})
-        if "run_id" not in about:
+        event = _describe_context(context)
+        payload = event | dict(self.payload or {})
+        if "run_id" not in event:
             return NewJob(payload, job_name=self.job_name)
-        # A callback may be called again after a crash: the same news has the same id.
-        words = json.dumps([about, self.job_name, self.payload], sort_keys=True, default=str)
-        mark = hashlib.sha256(words.encode()).hexdigest()[:32]
+        # Airflow may call a callback again after a crash. The same event has the same job id.
+        key = json.dumps([event, self.job_name, self.payload], sort_keys=True, default=str)
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         return NewJob(
-            payload, job_name=self.job_name, job_id=f"notification-{mark}", dedup_ttl=_DEDUP_TTL
+            payload, job_name=self.job_name, job_id=f"notification-{digest}", dedup_ttl=_DEDUP_TTL
         )
 
 
 def _describe_context(context: Mapping[str, Any]) -> dict[str, Any]:
-    """What the context knows of the DAG run and the task instance, as JSON."""
-    about: dict[str, Any] = {}
+    """Return the identity and the state of the task instance or the DAG run, as JSON values."""
+    fields: dict[str, Any] = {}
     ti, run = context.get("ti") or context.get("task_instance"), context.get("dag_run")
     for name in ("dag_id", "run_id", "task_id", "map_index", "try_number"):
         value = getattr(ti, name, None)
         if value is None and name in ("dag_id", "run_id"):
             value = getattr(run, name, None)
         if value is not None:
-            about[name] = value
+            fields[name] = value
     state = getattr(ti, "state", None) or getattr(run, "state", None)
     if state is not None:
-        about["state"] = str(getattr(state, "value", state))
+        fields["state"] = str(getattr(state, "value", state))
     if context.get("reason"):
-        about["reason"] = str(context["reason"])
+        fields["reason"] = str(context["reason"])
     if context.get("exception"):
-        about["error"] = str(context["exception"])
-    return about
+        fields["error"] = str(context["exception"])
+    return fields

@@ -1,4 +1,7 @@
-"""Sending what a task instance hands off: once, and found again by its next try."""
+"""Enqueueing of a task instance's jobs: once, however many tries the task needs.
+
+This module does not import Airflow.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,19 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.core.queue_flows import BatchOptions
     from airflow_provider_chasqui.queue import Queue
 
-# The clocks of a producer and of the server may differ by this much.
+# Largest assumed difference between the clocks of a producer and of the server.
 _MAX_CLOCK_SKEW_MS = 60_000
 
 
 @dataclass(frozen=True)
 class EnqueueHandle:
-    """What was sent, as XCom and a deferral carry it."""
+    """Identity of enqueued jobs: the content of XComs and of trigger events.
+
+    :param queue_name: the queue.
+    :param batch_id: the batch, or None for a single job with an explicit id.
+    :param job_id: the explicit id of a single job, or None for a batch.
+    :param total: the number of jobs.
+    """
 
     queue_name: str
     batch_id: str | None
@@ -31,33 +40,44 @@ class EnqueueHandle:
 
     @classmethod
     def from_event(cls, event: dict[str, Any]) -> EnqueueHandle:
-        """Return what an event of a trigger speaks of."""
+        """Return the handle of the jobs in a trigger event.
+
+        :param event: an event of ChasquiJobTrigger or ChasquiBatchTrigger.
+        """
         if "batch_id" in event:
             return cls(event["queue_name"], event["batch_id"], None, event["total"])
         return cls(event["queue_name"], None, event["job_id"], 1)
 
     @property
     def first_job_id(self) -> str:
+        """The id of the only job, or of the first job of the batch."""
         return self.job_id or batch_job_id(self.batch_id or "", 0, 0)
 
     def job_ids(self) -> list[str]:
+        """Return the ids of all jobs, in the order of their payloads."""
         if self.job_id is not None:
             return [self.job_id]
         return [batch_job_id(self.batch_id or "", 0, index) for index in range(self.total)]
 
     @property
     def ui_query(self) -> dict[str, str]:
-        """What of it is shown on the Chasqui page."""
-        one = self.job_id is not None or self.total == 1
-        return {"job": self.first_job_id} if one else {"batch": self.batch_id or ""}
+        """The URL query that selects the job or the batch on the Chasqui page."""
+        if self.job_id is not None or self.total == 1:
+            return {"job": self.first_job_id}
+        return {"batch": self.batch_id or ""}
 
     @property
     def description(self) -> str:
-        what = f"job {self.first_job_id}" if self.total == 1 else f"batch {self.batch_id}"
-        return f"{what} on the queue {self.queue_name!r}"
+        """The job or the batch, for log lines and errors."""
+        subject = f"job {self.first_job_id}" if self.total == 1 else f"batch {self.batch_id}"
+        return f"{subject} on the queue {self.queue_name!r}"
 
     def to_xcom(self, payload_kind: str) -> Any:
-        """What the task returns: an id, ids, or the handle of a batch."""
+        """Return the task's return value.
+
+        :param payload_kind: "payload" for the id of one job, "payloads" for a list of ids, "batch"
+            for the mapping that ChasquiBatchSensor accepts.
+        """
         if payload_kind == "payload":
             return self.first_job_id
         if payload_kind == "payloads":
@@ -67,7 +87,18 @@ class EnqueueHandle:
 
 @dataclass(frozen=True)
 class EnqueueRequest:
-    """What is to be sent. With a `job_id` it is one job under that id, else a batch."""
+    """Jobs to enqueue: one job with an explicit id, or a batch.
+
+    :param payloads: the payloads. With `job_id`, only the first one is enqueued.
+    :param batch_id: the id of the batch. Ignored if `job_id` is given.
+    :param job_id: the explicit id of a single job.
+    :param dedup_ttl: how long the server remembers `job_id` and ignores another job with it.
+    :param job_name: the name of the jobs.
+    :param delay: the delay of the jobs.
+    :param run_at: the time before which the jobs do not run.
+    :param retry: the retry policy of the jobs, or None for the worker's default.
+    :param source: the origin of the batch, as shown on the Chasqui page.
+    """
 
     payloads: Sequence[Any]
     batch_id: str
@@ -80,13 +111,22 @@ class EnqueueRequest:
     source: str = ""
 
     def handle_for(self, queue_name: str) -> EnqueueHandle:
+        """Return the handle that the jobs have on a queue.
+
+        :param queue_name: the queue.
+        """
         batch_id = None if self.job_id is not None else self.batch_id
         return EnqueueHandle(queue_name, batch_id, self.job_id, len(self.payloads))
 
 
 @dataclass(frozen=True)
 class EnqueueOnceResult:
-    """What was sent, by this try or one before, and where to follow the events from."""
+    """Result of `enqueue_once`.
+
+    :param handle: the identity of the jobs.
+    :param events_after: the id of an event that is older than every event of the jobs.
+    :param created: whether this call enqueued the jobs. False if an earlier try did.
+    """
 
     handle: EnqueueHandle
     events_after: str
@@ -100,21 +140,29 @@ def enqueue_once(
     replay_dead: bool = False,
     log: Callable[..., None] = lambda *_: None,
 ) -> EnqueueOnceResult:
-    """Send the order unless a try before this one has; with `replay`, put its dead jobs back."""
-    # Taken before anything is sent, so that no end can fall in front of it.
-    tail = queue.last_event_id()
+    """Enqueue the jobs unless an earlier try has enqueued them.
+
+    :param queue: the queue.
+    :param request: the jobs.
+    :param replay_dead: whether to replay the dead jobs of the batch that an earlier try enqueued.
+    :param log: the function that receives log lines, such as `logger.info`.
+    :return: the handle of the jobs, and whether they are new.
+    :raises BatchConflict: if an earlier try enqueued another number of payloads.
+    """
+    # Read the end of the event stream first, so that no completion event is missed.
+    last_event_id = queue.last_event_id()
     propagate_trace(queue, request.job_id, batch_id=None if request.job_id else request.batch_id)
-    sent = (
-        _enqueue_job(queue, request, tail)
-        if request.job_id
-        else _enqueue_batch(queue, request, tail)
-    )
-    verb = "Sent" if sent.created else "Found as sent by an earlier try:"
-    log("%s %d payload(s) as %s", verb, len(request.payloads), sent.handle.description)
-    if replay_dead and not sent.created and sent.handle.batch_id:
-        report = queue.replay_dead_letters(batch_id=sent.handle.batch_id)
-        log("Put %d dead job(s) of it back on the queue", report.affected)
-    return sent
+    enqueue = _enqueue_job if request.job_id else _enqueue_batch
+    result = enqueue(queue, request, last_event_id)
+    description = result.handle.description
+    if result.created:
+        log("enqueue: sent %d payload(s) as %s", len(request.payloads), description)
+    else:
+        log("enqueue: an earlier try already sent the payload(s) as %s", description)
+    if replay_dead and not result.created and result.handle.batch_id:
+        report = queue.replay_dead_letters(batch_id=result.handle.batch_id)
+        log("enqueue: replayed %d dead job(s) of %s", report.affected, description)
+    return result
 
 
 def _enqueue_job(queue: Queue, request: EnqueueRequest, last_event_id: str) -> EnqueueOnceResult:
@@ -127,34 +175,32 @@ def _enqueue_job(queue: Queue, request: EnqueueRequest, last_event_id: str) -> E
         retry=request.retry,
         dedup_ttl=request.dedup_ttl,
     )
-    return EnqueueOnceResult(
-        request.handle_for(queue.name), last_event_id if added.created else "0-0", added.created
-    )
+    events_after = last_event_id if added.created else "0-0"
+    return EnqueueOnceResult(request.handle_for(queue.name), events_after, added.created)
 
 
 def _enqueue_batch(queue: Queue, request: EnqueueRequest, last_event_id: str) -> EnqueueOnceResult:
     handle = request.handle_for(queue.name)
-    before = _batch_progress(queue, request.batch_id)
-    if before is None or before.total is None:
-        wishes: BatchOptions = {"job_name": request.job_name, "source": request.source}
+    previous = _batch_progress(queue, request.batch_id)
+    if previous is None or previous.total is None:
+        options: BatchOptions = {"job_name": request.job_name, "source": request.source}
         if request.delay is not None:
-            wishes["delay"] = request.delay
+            options["delay"] = request.delay
         if request.run_at is not None:
-            wishes["run_at"] = request.run_at
+            options["run_at"] = request.run_at
         if request.retry is not None:
-            wishes["retry"] = request.retry
-        queue.add_batch(request.payloads, batch_id=request.batch_id, **wishes)
-    elif before.total != len(request.payloads):
+            options["retry"] = request.retry
+        queue.add_batch(request.payloads, batch_id=request.batch_id, **options)
+    elif previous.total != len(request.payloads):
         raise BatchConflict(
-            f"an earlier try sent {before.total} jobs, this one has {len(request.payloads)}; give "
-            "the same payloads on every try, or set on_retry='resubmit'",
+            f"an earlier try sent {previous.total} jobs, this one has {len(request.payloads)}; "
+            "return the same payloads on every try, or set on_retry='resubmit'",
             queue_name=queue.name,
         )
-    if before is None or before.created_at_ms is None:
+    if previous is None or previous.created_at_ms is None:
         return EnqueueOnceResult(handle, last_event_id, True)
-    return EnqueueOnceResult(
-        handle, f"{max(0, before.created_at_ms - _MAX_CLOCK_SKEW_MS)}-0", before.total is None
-    )
+    events_after_ms = max(0, previous.created_at_ms - _MAX_CLOCK_SKEW_MS)
+    return EnqueueOnceResult(handle, f"{events_after_ms}-0", previous.total is None)
 
 
 def _batch_progress(queue: Queue, batch_id: str) -> BatchProgress | None:

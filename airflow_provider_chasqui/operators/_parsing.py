@@ -1,92 +1,60 @@
-"""What users write about jobs in a DAG, as templates leave it: read into the queue's own values."""
+"""Parsers for operator arguments. Template rendering may turn any argument into text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from airflow_provider_chasqui.core.durations import parse_optional_duration, parse_timestamp
 from airflow_provider_chasqui.core.errors import InvalidArgument
-from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 
-_BACKOFF_FIELDS = ("delay", "max_delay", "multiplier", "jitter")
-
-
-def parse_duration(value: Any, name: str) -> timedelta | None:
-    """Return a timedelta from a timedelta, or from seconds as a number or text."""
-    if value is None or isinstance(value, timedelta):
-        return value
-    try:
-        return timedelta(seconds=float(value))
-    except (TypeError, ValueError):
-        raise InvalidArgument(
-            f"{name} is a timedelta or a number of seconds, not {value!r}"
-        ) from None
+# Operators accept None for every duration: it means that the argument was not given.
+parse_duration = parse_optional_duration
 
 
 def parse_datetime(value: Any, name: str) -> datetime | None:
-    """Return a datetime from a datetime or from ISO 8601 text."""
-    if value is None or isinstance(value, datetime):
-        return value
-    try:
-        return datetime.fromisoformat(str(value))
-    except ValueError:
-        raise InvalidArgument(f"{name} is a datetime or ISO 8601 text, not {value!r}") from None
+    """Return a datetime from a datetime or ISO 8601 text; None for None.
 
-
-def parse_retry_policy(value: Any) -> RetryPolicy | None:
-    """Return a retry policy from one, from a number of attempts, or from a mapping.
-
-    The mapping has `max_attempts` and, for the waits in between, `backoff` ("fixed" or
-    "exponential"), `delay`, `max_delay`, `jitter` (seconds or timedelta) and `multiplier`.
+    :param value: the argument. Text without a time zone is in UTC.
+    :param name: the name of the argument, for the error message.
+    :raises InvalidArgument: if the value is neither.
     """
-    if value is None or isinstance(value, RetryPolicy):
-        return value
-    if isinstance(value, int):
-        return RetryPolicy(max_attempts=value)
-    if not isinstance(value, Mapping):
-        raise InvalidArgument(f"job_retry is a RetryPolicy, a number or a mapping, not {value!r}")
-    fields = dict(value)
-    attempts, kind = fields.pop("max_attempts", None), fields.pop("backoff", None)
-    unknown = set(fields) - set(_BACKOFF_FIELDS)
-    if unknown or (fields and kind is None):
-        raise InvalidArgument(
-            "job_retry has max_attempts, backoff ('fixed' or 'exponential'), and with a backoff "
-            f"{', '.join(_BACKOFF_FIELDS)}; not {value!r}"
-        )
-    return RetryPolicy(attempts, _parse_backoff(kind, fields) if kind else None)
-
-
-def _parse_backoff(kind: str, fields: Mapping[str, Any]) -> Backoff:
-    def ms(name: str) -> int | None:
-        wait = parse_duration(fields.get(name), f"job_retry[{name!r}]")
-        return None if wait is None else wait // timedelta(milliseconds=1)
-
-    if kind not in ("fixed", "exponential"):
-        raise InvalidArgument(f"a backoff is 'fixed' or 'exponential', not {kind!r}")
-    return Backoff(kind, ms("delay") or 0, ms("max_delay"), fields.get("multiplier"), ms("jitter"))
+    return None if value is None else parse_timestamp(value, name)
 
 
 def parse_json(text: Any, name: str) -> Any:
-    """Return what the text of a rendered .json file holds."""
+    """Return the value in the text of a rendered `.json` file.
+
+    :param text: the text. Any other type is returned unchanged.
+    :param name: the name of the argument, for the error message.
+    :raises InvalidArgument: if the text is not JSON.
+    """
     if not isinstance(text, str):
         return text
     try:
         return json.loads(text)
-    except ValueError as cause:
+    except ValueError as error:
         raise InvalidArgument(
-            f"the file for {name} is not JSON after rendering: {cause}"
-        ) from cause
+            f"the file given as {name} is not valid JSON after template rendering: {error}"
+        ) from error
 
 
 def parse_payloads(values: Any, name: str) -> list[Any]:
-    """Return the payloads of a batch as a list; a mapping or text there is a slip."""
+    """Return the payloads of several jobs as a list.
+
+    :param values: any iterable except text, bytes and mappings.
+    :param name: the name of the argument, for the error message.
+    :raises InvalidArgument: if the value is not such an iterable.
+    """
     if isinstance(values, str | bytes | Mapping):
-        raise InvalidArgument(f"{name} is a list of payloads, not {type(values).__name__}")
+        raise InvalidArgument(_expected_payloads(values, name))
     try:
         return list(values)
     except TypeError:
-        raise InvalidArgument(
-            f"{name} is a list of payloads, not {type(values).__name__}"
-        ) from None
+        raise InvalidArgument(_expected_payloads(values, name)) from None
+
+
+def _expected_payloads(values: Any, name: str) -> str:
+    return f"{name} must be a list or another iterable of payloads, not {type(values).__name__}"

@@ -1,4 +1,4 @@
-"""The id of what a task instance sends: readable, the same for each of its tries."""
+"""Batch ids derived from task instances."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ _MAX_PART_LENGTH = 50
 
 
 def derive_id(task_instance: Any, *, per_try: bool = False) -> str:
-    """Return an id for what this task instance sends, fit to name a batch.
+    """Return a batch id for the jobs of a task instance.
 
-    It begins with dag, task and run for people to read, and ends with a hash of the whole key, so
-    that two long names which begin alike stay apart.
+    The id starts with the DAG, the task and the run, so that people can read it. It ends with a
+    hash of the complete key, so that two long names with the same start get different ids.
+
+    :param task_instance: the task instance.
+    :param per_try: whether every try gets its own id. By default all tries share one.
+    :return: an id that `check_batch_id` accepts.
     """
     key = [
         task_instance.dag_id,
@@ -25,9 +29,9 @@ def derive_id(task_instance: Any, *, per_try: bool = False) -> str:
     ]
     if per_try:
         key.append(task_instance.try_number)
-    mark = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
-    words = [task_instance.dag_id, task_instance.task_id, task_instance.run_id]
-    names = [_INVALID_CHARS.sub("-", word)[:_MAX_PART_LENGTH] for word in words]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
+    names = [task_instance.dag_id, task_instance.task_id, task_instance.run_id]
+    parts = [_INVALID_CHARS.sub("-", name)[:_MAX_PART_LENGTH] for name in names]
     if task_instance.map_index >= 0:
-        names.append(str(task_instance.map_index))
-    return "~".join([*names, mark])
+        parts.append(str(task_instance.map_index))
+    return "~".join([*parts, digest])

@@ -1,21 +1,26 @@
-"""ChasquiReplayDlqOperator and ChasquiPurgeDlqOperator: repair what died."""
+"""Operators that replay or purge dead letters."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_chasqui.core.commands import dead_letters as ops
-from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterReport
+from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.commands.dead_letters import (
+    DeadLetterReport,
+    PageRange,
+    replay_page,
+)
+from airflow_provider_chasqui.core.durations import parse_optional_duration
 from airflow_provider_chasqui.core.errors import InvalidArgument
-from airflow_provider_chasqui.core.job import DeadLetter
+from airflow_provider_chasqui.core.queue_flows import build_dead_letter_filter
+from airflow_provider_chasqui.core.validation import parse_int
 from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
-from airflow_provider_chasqui.operators import _parsing
 from airflow_provider_chasqui.retry_policies import fail_without_retry
 
 if TYPE_CHECKING:
@@ -24,29 +29,44 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.core.queue_flows import DeadLetterQuery
     from airflow_provider_chasqui.queue import Queue
 
-_CHUNK_SIZE = 100
+_MAX_PAGE = 100
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
 
 
 class DeadLettersOperator(BaseOperator):
-    """What both have in common: which letters are meant.
+    """Base class of the operators that process dead letters.
 
-    Every filter that is given must fit. Times are of the burial.
+    A dead letter must meet all filters that are given. All parameters are templated.
 
-    :param ids: ids of letters; `job_ids`: ids of jobs.
-    :param reason: why the job died, such as retries_exhausted or unrecoverable.
+    :param queue_name: the queue. Default: the queue of the connection.
+    :param ids: the id of a dead letter, or a list of ids.
+    :param job_ids: the id of a job, or a list of ids.
+    :param reason: why the job died, such as `retries_exhausted` or `unrecoverable`.
     :param job_name: the name of the job.
-    :param older_than: buried at least that long ago (timedelta or seconds); or `newer_than`.
-    :param text: a part of the error's text.
+    :param older_than: moved to the DLQ at least this long ago: a timedelta, a number of seconds, or
+        text such as `1h30m`.
+    :param newer_than: moved to the DLQ at most this long ago.
+    :param text: a part of the error.
     :param batch_id: the batch of the job.
-    :param limit: at most so many letters, the oldest first.
-    :param dry_run: only count what would be done: a dry run.
+    :param limit: the maximum number of dead letters, oldest first. Default: no limit.
+    :param dry_run: only count. Default: False.
+    :param chasqui_conn_id: the Airflow connection.
     """
 
     template_fields: Sequence[str] = (
-        "queue_name", "ids", "job_ids", "reason", "job_name", "older_than", "newer_than", "text",
-        "batch_id", "limit", "is_dry_run", "chasqui_conn_id",
-    )  # fmt: skip
+        "queue_name",
+        "ids",
+        "job_ids",
+        "reason",
+        "job_name",
+        "older_than",
+        "newer_than",
+        "text",
+        "batch_id",
+        "limit",
+        "is_dry_run",
+        "chasqui_conn_id",
+    )
     ui_color = "#f0d9d9"
     stat_name = ""
 
@@ -78,57 +98,71 @@ class DeadLettersOperator(BaseOperator):
         self.text = text
         self.batch_id = batch_id
         self.limit = limit
+        # Not `dry_run`: that is a method of BaseOperator.
         self.is_dry_run = dry_run
         self.chasqui_conn_id = chasqui_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
+        """Process the matching dead letters.
+
+        :param context: the context of the task.
+        :return: the queue name and the fields of the `DeadLetterReport`.
+        :raises InvalidArgument: if a parameter is invalid; the task is not retried.
+        """
         with fail_without_retry(), ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
-            report = self.process(queue, self._build_filters())
-            self.log.info("Letters of the queue %r: %s", queue.name, report)
+            report = self.process(queue, self._build_query())
+            self.log.info("dead letters: queue %r, %s", queue.name, report)
             if not report.dry_run:
                 task_stats.incr(self.stat_name, report.affected, queue.name)
             return {"queue_name": queue.name} | asdict(report)
 
     def process(self, queue: Queue, filters: DeadLetterQuery) -> DeadLetterReport:
+        """Replay or purge the matching dead letters.
+
+        :param queue: the queue.
+        :param filters: the filters.
+        """
         raise NotImplementedError
 
-    def _build_filters(self) -> DeadLetterQuery:
-        wanted: DeadLetterQuery = {}
+    def _build_query(self) -> DeadLetterQuery:
+        query: DeadLetterQuery = {}
         if (ids := _parse_ids(self.ids, "ids")) is not None:
-            wanted["ids"] = ids
+            query["ids"] = ids
         if (job_ids := _parse_ids(self.job_ids, "job_ids")) is not None:
-            wanted["job_ids"] = job_ids
+            query["job_ids"] = job_ids
         if self.reason:
-            wanted["reason"] = self.reason
+            query["reason"] = self.reason
         if self.job_name:
-            wanted["job_name"] = self.job_name
-        if older := _parsing.parse_duration(_none_if_blank(self.older_than), "older_than"):
-            wanted["older_than"] = older
-        if newer := _parsing.parse_duration(_none_if_blank(self.newer_than), "newer_than"):
-            wanted["newer_than"] = newer
+            query["job_name"] = self.job_name
+        if older_than := parse_optional_duration(_none_if_blank(self.older_than), "older_than"):
+            query["older_than"] = older_than
+        if newer_than := parse_optional_duration(_none_if_blank(self.newer_than), "newer_than"):
+            query["newer_than"] = newer_than
         if self.text:
-            wanted["text"] = self.text
+            query["text"] = self.text
         if self.batch_id:
-            wanted["batch_id"] = self.batch_id
-        return wanted
+            query["batch_id"] = self.batch_id
+        return query
 
     @property
-    def _limit(self) -> int | None:
-        return parse_positive_int(self.limit, "limit")
+    def _parsed_limit(self) -> int | None:
+        return _parse_positive_int(self.limit, "limit")
 
     @property
-    def _counts_only(self) -> bool:
-        return parse_bool(self.is_dry_run, "dry_run")
+    def _parsed_dry_run(self) -> bool:
+        return _parse_bool(self.is_dry_run, "dry_run")
 
 
 class ChasquiReplayDlqOperator(DeadLettersOperator):
-    """Puts dead jobs back on their queue, each letter exactly once; returns the report.
+    """Move dead letters back to their queue, each exactly once, and return the report.
 
-    Jobs that die again while it runs are left for the next run.
+    Jobs that die again while the operator runs are not replayed a second time.
 
-    :param rate_limit: at most so many jobs a second, to spare what they died of.
-    :param max_replays: how often one job may be replayed in all; others are counted as over budget.
+    :param rate_limit: the maximum number of jobs per second, to protect what made them fail.
+        Default: no limit.
+    :param max_replays: skip jobs that were already replayed this often; the report counts them as
+        `max_replays_reached`. Default: `max_replays` of the connection.
     """
 
     template_fields: Sequence[str] = (
@@ -150,64 +184,69 @@ class ChasquiReplayDlqOperator(DeadLettersOperator):
         self.max_replays = max_replays
 
     def process(self, queue: Queue, filters: DeadLetterQuery) -> DeadLetterReport:
-        rate = _parse_rate_limit(self.rate_limit)
-        budget = (
-            parse_positive_int(self.max_replays, "max_replays") or queue.config.max_replays or 0
-        )
-        if self._counts_only:
-            return queue.replay_dead_letters(limit=self._limit, dry_run=True, **filters)
-        matched = unreadable = 0
-        signs, started = b"", time.monotonic()
-        chunk = _CHUNK_SIZE if rate is None else max(1, min(_CHUNK_SIZE, int(rate)))
-        for page in _iter_pages(queue, filters, self._limit, chunk):
-            readable = [letter for letter in page if letter.job is not None]
-            matched += len(page)
-            unreadable += len(page) - len(readable)
-            if readable:
-                signs += queue.client.execute(ops.replay_chunk(queue.keys, readable, budget))
-            if rate is not None:
-                ahead = signs.count(b"1") / rate - (time.monotonic() - started)
-                time.sleep(max(0.0, ahead))
-        moved, over, gone = signs.count(b"1"), signs.count(b"x"), signs.count(b"0")
-        return DeadLetterReport(matched, moved, over, unreadable, gone)
+        """Replay the matching dead letters.
+
+        :param queue: the queue.
+        :param filters: the filters.
+        """
+        rate_limit = _parse_rate_limit(self.rate_limit)
+        max_replays = _parse_positive_int(self.max_replays, "max_replays")
+        if rate_limit is None or self._parsed_dry_run:
+            return queue.replay_dead_letters(
+                limit=self._parsed_limit,
+                max_replays=max_replays,
+                dry_run=self._parsed_dry_run,
+                **filters,
+            )
+        return self._replay_at_rate(queue, filters, max_replays, rate_limit)
+
+    def _replay_at_rate(
+        self, queue: Queue, filters: DeadLetterQuery, max_replays: int | None, rate_limit: float
+    ) -> DeadLetterReport:
+        """Replay page by page, and wait after each page until the rate is met."""
+        dlq_filter = build_dead_letter_filter(filters, current_time_ms())
+        max_replays = max_replays or queue.config.max_replays
+        page_limit = max(1, min(_MAX_PAGE, int(rate_limit)))
+        remaining = self._parsed_limit
+        report, started = DeadLetterReport(), time.monotonic()
+        page_range: PageRange | None = PageRange()
+        while page_range is not None and remaining != 0:
+            page = queue.client.run_flow(
+                replay_page(
+                    queue.keys,
+                    dlq_filter,
+                    page_range,
+                    max_replays,
+                    dry_run=False,
+                    limit=page_limit if remaining is None else min(page_limit, remaining),
+                    max_scanned=None,
+                )
+            )
+            report += page.report
+            remaining = None if remaining is None else remaining - page.report.matched
+            page_range = page.next_range
+            time.sleep(max(0.0, report.affected / rate_limit - (time.monotonic() - started)))
+        return report
 
 
 class ChasquiPurgeDlqOperator(DeadLettersOperator):
-    """Deletes dead letters for good; returns the report. Their jobs stay counted as dead."""
+    """Delete dead letters and return the report. Their jobs still count as dead in a batch."""
 
     stat_name = "dead_letters_purged"
 
     def process(self, queue: Queue, filters: DeadLetterQuery) -> DeadLetterReport:
-        return queue.purge_dead_letters(limit=self._limit, dry_run=self._counts_only, **filters)
+        """Purge the matching dead letters.
 
-
-def _iter_pages(
-    queue: Queue, filters: DeadLetterQuery, limit: int | None, page_size: int
-) -> Iterator[list[DeadLetter]]:
-    """Pages of the letters that are there now: what dies meanwhile is not among them."""
-    newest = queue.dead_letters(limit=1, newest_first=True)
-    if not newest:
-        return
-    last, after, left = _parse_stream_id(newest[0].id), None, limit
-    while left is None or left > 0:
-        page = queue.dead_letters(
-            limit=page_size if left is None else min(page_size, left), after=after, **filters
+        :param queue: the queue.
+        :param filters: the filters.
+        """
+        return queue.purge_dead_letters(
+            limit=self._parsed_limit, dry_run=self._parsed_dry_run, **filters
         )
-        page = [letter for letter in page if _parse_stream_id(letter.id) <= last]
-        if not page:
-            return
-        yield page
-        after = page[-1].id
-        left = None if left is None else left - len(page)
-
-
-def _parse_stream_id(stream_id: str) -> tuple[int, int]:
-    ms, _, number = stream_id.partition("-")
-    return int(ms), int(number)
 
 
 def _none_if_blank(value: Any) -> Any:
-    """Templates leave "None" or nothing where nothing was given."""
+    """Return None for text that a template renders if there is no value."""
     return None if isinstance(value, str) and value in ("", "None") else value
 
 
@@ -218,36 +257,32 @@ def _parse_ids(value: Any, name: str) -> list[str] | None:
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
-        raise InvalidArgument(f"{name} is an id or a list of ids")
-    return [str(each) for each in value]
+        raise InvalidArgument(f"{name} must be an id or a list of ids, not {value!r}")
+    return [str(item) for item in value]
 
 
-def parse_positive_int(value: Any, name: str) -> int | None:
+def _parse_positive_int(value: Any, name: str) -> int | None:
     value = _none_if_blank(value)
-    try:
-        number = None if value is None else int(value)
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"{name} is a whole number, not {value!r}") from None
-    if number is not None and number < 1:
-        raise InvalidArgument(f"{name} is at least 1, not {number}")
-    return number
+    return None if value is None else parse_int(name, value, 1)
 
 
 def _parse_rate_limit(value: Any) -> float | None:
     value = _none_if_blank(value)
     try:
-        rate = None if value is None else float(value)
+        rate_limit = None if value is None else float(value)
     except (TypeError, ValueError):
-        raise InvalidArgument(f"rate_limit is a number of jobs a second, not {value!r}") from None
-    if rate is not None and rate <= 0:
-        raise InvalidArgument("rate_limit must be above 0")
-    return rate
+        raise InvalidArgument(
+            f"rate_limit must be a number of jobs per second, not {value!r}"
+        ) from None
+    if rate_limit is not None and rate_limit <= 0:
+        raise InvalidArgument(f"rate_limit must be above 0 jobs per second, not {value!r}")
+    return rate_limit
 
 
-def parse_bool(value: Any, name: str) -> bool:
+def _parse_bool(value: Any, name: str) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower()
     if text not in (*_TRUE, *_FALSE):
-        raise InvalidArgument(f"{name} is true or false, not {value!r}")
+        raise InvalidArgument(f"{name} must be true or false, not {value!r}")
     return text in _TRUE

@@ -1,26 +1,36 @@
-"""ChasquiEnqueueOperator: hand off one job, many, or a batch; and wait for them, if wanted."""
+"""ChasquiEnqueueOperator: enqueue a job, several jobs or a batch, and optionally wait for them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperator
 
+from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.durations import parse_duration
 from airflow_provider_chasqui.core.errors import InvalidArgument, WaitTimeout
+from airflow_provider_chasqui.core.retry import parse_retry_policy
+from airflow_provider_chasqui.core.validation import require_choice
 from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
 from airflow_provider_chasqui.links.job import LINK_XCOM_KEY, ChasquiJobLink, build_page_url
 from airflow_provider_chasqui.operators import _parsing
-from airflow_provider_chasqui.operators._enqueue import EnqueueHandle, EnqueueRequest, enqueue_once
+from airflow_provider_chasqui.operators._enqueue import (
+    EnqueueHandle,
+    EnqueueOnceResult,
+    EnqueueRequest,
+    enqueue_once,
+)
 from airflow_provider_chasqui.operators._task_identity import derive_id
 from airflow_provider_chasqui.retry_policies import fail_without_retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_chasqui.triggers._waiting import FailureLimit
 
 OnRetry = Literal["reattach", "replay", "resubmit"]
 _ON_RETRY_VALUES = ("reattach", "replay", "resubmit")
@@ -29,37 +39,70 @@ _QUICK_CHECK_TIMEOUT = timedelta(seconds=1)
 
 
 class ChasquiEnqueueOperator(BaseOperator):
-    """Hands jobs to a queue, exactly once however often the task is tried, and may wait for them.
+    """Operator that enqueues jobs exactly once, over all tries of the task, and may wait for them.
 
-    Give `payload` for one job (XCom: its id), `payloads` for many (XCom: their ids), or `batch` for
-    very many (XCom: a handle that ChasquiBatchSensor takes).
+    Pass one of `payload` (one job; the XCom is its id), `payloads` (several jobs; the XCom is the
+    list of their ids) and `batch` (many jobs; the XCom is a handle for ChasquiBatchSensor).
 
-    :param queue_name: the queue; without it, the one that the connection names.
-    :param payload: what the job carries: any JSON value, a template, or a `.json` file.
-    :param job_name: what the jobs are called; workers choose the handler by it.
-    :param job_id: an id of your own for a single job. Without it the id comes from dag, run, task
-        and map index.
-    :param dedup_ttl: how long an id of your own stays taken.
-    :param delay: run that much later (timedelta or seconds); or `run_at`: at that time.
-    :param job_retry: how often and when the workers try again: a RetryPolicy, a number of attempts,
-        or a mapping with max_attempts, backoff, delay, max_delay, multiplier, jitter.
-    :param on_retry: what another try of the task, or a clear, does. "reattach" follows what was
-        sent before, "replay" does so too but puts dead jobs back first, "resubmit" sends anew.
-    :param wait_for_completion: end when the jobs have ended; fail with the job's own error. The
-        XCom `result` (or `results`) then holds what the handlers returned, where workers keep it.
-    :param deferrable: wait in the triggerer, holding no worker slot.
-    :param wait_timeout: how long to wait (timedelta or seconds).
-    :param max_failed: how many jobs of `payloads` or `batch` may die; or `max_failed_ratio`.
-    :param fail_fast: do not wait for the rest once more have died than may.
-    :param cancel_on_kill: cancel what has not ended when a person ends the task.
+    Durations are a timedelta, a number of seconds, or text such as `30s` or `1h30m`.
+
+    :param queue_name: the queue. Default: the `queue_name` of the connection. (templated)
+    :param payload: the payload of one job: any JSON value, or the name of a `.json` file.
+        (templated)
+    :param payloads: the payloads of several jobs: an iterable, or the name of a `.json` file.
+        (templated)
+    :param batch: the payloads of a batch: an iterable, or the name of a `.json` file. (templated)
+    :param job_name: the name of the jobs. Workers select the handler by it. Default: no name.
+        (templated)
+    :param job_id: an explicit id for a single `payload`. Default: an id derived from the DAG, the
+        run, the task and the map index. (templated)
+    :param dedup_ttl: how long the server remembers an explicit `job_id` and ignores another job
+        with the same id (duration). Default: 7 days.
+    :param delay: the delay before the jobs run (duration). Default: none. (templated)
+    :param run_at: the time at which the jobs run, instead of `delay`: a datetime or ISO 8601 text.
+        Text without a time zone is in UTC. Default: at once. (templated)
+    :param job_retry: the retry policy of the jobs: a RetryPolicy, a number of attempts, or a
+        mapping such as `{"max_attempts": 5, "backoff": {"kind": "exponential", "delay": "1s",
+        "max_delay": "5m"}}`. Default: the policy of the worker. (templated)
+    :param on_retry: the behaviour of a later try of the task, or after a clear. "reattach"
+        (default) waits for the jobs that were enqueued before. "replay" does the same, but replays
+        dead jobs first. "resubmit" enqueues the jobs again.
+    :param wait_for_completion: whether to wait until the jobs are done. The task fails with the
+        error of the job if the job dies. The XCom `result` (or `results`) contains the return
+        values of the handlers if the workers store results. Default: False.
+    :param deferrable: whether to wait in the triggerer, without a worker slot. Default: the
+        `default_deferrable` option of Airflow's section `[operators]`.
+    :param wait_timeout: how long to wait (duration). Default: no limit.
+    :param max_failed: how many jobs of `payloads` or `batch` may die before the task fails, or None
+        for no limit. If `max_failed_ratio` is given too, the larger limit applies. Default: 0.
+    :param max_failed_ratio: the fraction of the jobs that may die. Default: None.
+    :param fail_fast: whether to fail as soon as too many jobs died, without waiting for the others.
+        Default: False.
+    :param progress_interval: the time between two log lines about the progress of a batch
+        (duration). Default: 30 seconds.
+    :param cancel_on_kill: whether to cancel unfinished jobs when the task is killed. Default: True.
+    :param chasqui_conn_id: the id of the Airflow connection. Default: `chasqui_default`.
+        (templated)
     """
 
     template_fields: Sequence[str] = (
-        "queue_name", "payload", "payloads", "batch", "job_name", "job_id", "delay", "run_at",
-        "job_retry", "chasqui_conn_id",
-    )  # fmt: skip
+        "queue_name",
+        "payload",
+        "payloads",
+        "batch",
+        "job_name",
+        "job_id",
+        "delay",
+        "run_at",
+        "job_retry",
+        "chasqui_conn_id",
+    )
     template_ext: Sequence[str] = (".json",)
-    template_fields_renderers = {"payload": "json", "payloads": "json", "batch": "json"}  # noqa: RUF012
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "payload": "json",
+        "payloads": "json",
+        "batch": "json",
+    }
     operator_extra_links = (ChasquiJobLink(),)
     ui_color = "#f3e3d3"
 
@@ -72,18 +115,18 @@ class ChasquiEnqueueOperator(BaseOperator):
         batch: Any = None,
         job_name: str = "",
         job_id: str | None = None,
-        dedup_ttl: timedelta = timedelta(days=7),
+        dedup_ttl: timedelta | float | str = timedelta(days=7),
         delay: timedelta | float | str | None = None,
-        run_at: Any = None,
+        run_at: datetime | str | None = None,
         job_retry: Any = None,
         on_retry: OnRetry = "reattach",
         wait_for_completion: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        wait_timeout: timedelta | float | None = None,
+        wait_timeout: timedelta | float | str | None = None,
         max_failed: int | None = 0,
         max_failed_ratio: float | None = None,
         fail_fast: bool = False,
-        progress_interval: float = 30.0,
+        progress_interval: timedelta | float | str = 30.0,
         cancel_on_kill: bool = True,
         chasqui_conn_id: str = DEFAULT_CONN_ID,
         **kwargs: Any,
@@ -109,48 +152,41 @@ class ChasquiEnqueueOperator(BaseOperator):
         self.progress_interval = progress_interval
         self.cancel_on_kill = cancel_on_kill
         self.chasqui_conn_id = chasqui_conn_id
-        # Rendering puts the text of a .json file in the place of its name.
+        # Template rendering replaces the name of a .json file by its text.
         self._json_file_fields = {
             name for name in ("payload", "payloads", "batch") if _is_json_file(getattr(self, name))
         }
         self._handle: EnqueueHandle | None = None
 
     def execute(self, context: Context) -> Any:
+        """Enqueue the jobs, and wait for them if `wait_for_completion` is set."""
         with fail_without_retry(), ChasquiHook(self.chasqui_conn_id) as hook:
-            order = self._build_request(context)
-            name = hook.queue(self.queue_name).name
-            handle = self._handle = order.handle_for(name)
-            ti = context["ti"]
-            ti.xcom_push(
-                key=LINK_XCOM_KEY,
-                value=build_page_url(self.chasqui_conn_id, name, **handle.ui_query),
+            request = self._build_request(context)
+            queue = hook.queue(self.queue_name)
+            handle = self._handle = request.handle_for(queue.name)
+            link = build_page_url(self.chasqui_conn_id, queue.name, **handle.ui_query)
+            context["ti"].xcom_push(key=LINK_XCOM_KEY, value=link)
+            result = enqueue_once(
+                queue, request, replay_dead=self.on_retry == "replay", log=self.log.info
             )
-            sent = enqueue_once(
-                hook.queue(name), order, replay_dead=self.on_retry == "replay", log=self.log.info
-            )
-            if sent.created:
-                task_stats.incr("jobs_enqueued", sent.handle.total, name)
-            self._set_outlet_extra(context, sent.handle)
+            if result.created:
+                task_stats.incr("jobs_enqueued", handle.total, queue.name)
+            self._set_outlet_extra(context, handle)
             if not self.wait_for_completion:
-                return sent.handle.to_xcom(self._payload_kind)
-            event = None
-            if self.deferrable:
-                if not sent.created:
-                    event = self._event_if_finished(hook, sent.handle, sent.events_after)
-                if event is None:
-                    self._defer(sent.handle, sent.events_after)
-            if event is None:
-                timeout = _parsing.parse_duration(self.wait_timeout, "wait_timeout")
-                event = self._wait(hook, sent.handle, sent.events_after, timeout)
-            return self._complete(context, hook, event)
+                return handle.to_xcom(self._payload_kind)
+            return self._complete(context, hook, self._wait_or_defer(hook, result))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Go on after the trigger fired."""
+        """Finish the task after the trigger fired.
+
+        :param context: the task's context.
+        :param event: the event of the trigger.
+        """
         with ChasquiHook(self.chasqui_conn_id) as hook:
             return self._complete(context, hook, event)
 
     def on_kill(self) -> None:
-        """Cancel what was sent and has not ended."""
+        """Cancel the unfinished jobs, if `cancel_on_kill` is set."""
         handle = self._handle
         if handle is None or not self.cancel_on_kill:
             return
@@ -161,31 +197,39 @@ class ChasquiEnqueueOperator(BaseOperator):
             if handle.batch_id is None or handle.total == 1:
                 queue.cancel(handle.first_job_id)
             else:
-                now_ms = time.time_ns() // 1_000_000
-                queue.client.run_flow(cancel_batch(queue.keys, handle.batch_id, now_ms))
-        self.log.info("Cancelled what had not ended of %s", handle.description)
+                queue.client.run_flow(cancel_batch(queue.keys, handle.batch_id, current_time_ms()))
+        self.log.info(
+            "enqueue: the task was killed; cancelled unfinished jobs of %s", handle.description
+        )
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Tell OpenLineage that this task writes to the queue."""
+        """Return the queue as an OpenLineage output.
+
+        :param task_instance: the task instance. It is not used.
+        """
         from airflow_provider_chasqui.assets.chasqui import queue_lineage
 
         return queue_lineage(self.chasqui_conn_id, self.queue_name, output=True)
 
     @property
     def _payload_kind(self) -> str:
+        """The argument that contains the payloads: "payload", "payloads" or "batch"."""
         given = [name for name in ("payloads", "batch") if getattr(self, name) is not None]
         if len(given) > 1 or (given and self.payload is not None):
-            raise InvalidArgument("give payload, payloads or batch; not several of them")
-        if given and self.job_id is not None:
             raise InvalidArgument(
-                "job_id is for a single payload; the jobs of a batch have ids of theirs"
+                "only one of payload, payloads and batch is allowed; several were given"
             )
-        if self.on_retry not in _ON_RETRY_VALUES:
-            raise InvalidArgument(
-                f"on_retry is one of {', '.join(_ON_RETRY_VALUES)}; not {self.on_retry!r}"
-            )
-        if self.job_id is not None and self.on_retry != "reattach":
-            raise InvalidArgument("an id of your own is sent once: on_retry can only be 'reattach'")
+        require_choice("on_retry", self.on_retry, _ON_RETRY_VALUES)
+        if self.job_id is not None:
+            if given:
+                raise InvalidArgument(
+                    f"job_id requires a single payload, but {given[0]} was given; the jobs of a "
+                    "batch get generated ids"
+                )
+            if self.on_retry != "reattach":
+                raise InvalidArgument(
+                    f"with job_id, on_retry must be 'reattach', not {self.on_retry!r}"
+                )
         return given[0] if given else "payload"
 
     def _build_request(self, context: Context) -> EnqueueRequest:
@@ -198,15 +242,16 @@ class ChasquiEnqueueOperator(BaseOperator):
             payloads=[value] if kind == "payload" else _parsing.parse_payloads(value, kind),
             batch_id=derive_id(ti, per_try=self.on_retry == "resubmit"),
             job_id=self.job_id,
-            dedup_ttl=self.dedup_ttl,
+            dedup_ttl=parse_duration(self.dedup_ttl, "dedup_ttl"),
             job_name=self.job_name,
             delay=_parsing.parse_duration(self.delay, "delay"),
             run_at=_parsing.parse_datetime(self.run_at, "run_at"),
-            retry=_parsing.parse_retry_policy(self.job_retry),
+            retry=parse_retry_policy(self.job_retry, "job_retry"),
             source=f"airflow:{ti.dag_id}/{ti.run_id}/{ti.task_id}",
         )
 
     def _set_outlet_extra(self, context: Context, handle: EnqueueHandle) -> None:
+        """Add the job or the batch to the asset events of the outlets that are queues."""
         from airflow_provider_chasqui.assets.chasqui import SCHEME
 
         for outlet in self.outlets or ():
@@ -214,20 +259,51 @@ class ChasquiEnqueueOperator(BaseOperator):
                 events: Any = context["outlet_events"]
                 events[outlet].extra = {"count": handle.total, **handle.ui_query}
 
-    def _defer(self, handle: EnqueueHandle, events_after: str) -> None:
-        self.defer(
-            trigger=self._build_trigger(handle, events_after),
-            method_name="execute_complete",
-            timeout=_parsing.parse_duration(self.wait_timeout, "wait_timeout"),
-        )
+    def _wait_or_defer(self, hook: ChasquiHook, enqueued: EnqueueOnceResult) -> dict[str, Any]:
+        """Return the event of the finished jobs, or defer the task."""
+        timeout = _parsing.parse_duration(self.wait_timeout, "wait_timeout")
+        if not self.deferrable:
+            return self._wait(hook, enqueued, timeout)
+        if not enqueued.created:
+            # Jobs of an earlier try are often finished. Deferring for them is not only slow: if the
+            # scheduler learns of the end of this process after the task was resumed, it marks the
+            # resumed task as killed.
+            try:
+                return self._wait(hook, enqueued, _QUICK_CHECK_TIMEOUT)
+            except WaitTimeout:
+                pass
+        trigger = self._build_trigger(enqueued)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
-    def _build_trigger(self, handle: EnqueueHandle, events_after: str) -> Any:
+    def _wait(
+        self, hook: ChasquiHook, enqueued: EnqueueOnceResult, timeout: timedelta | None
+    ) -> dict[str, Any]:
+        """Wait in this process and return the event that the trigger would emit."""
+        from airflow_provider_chasqui.triggers import _waiting
+
+        handle, events_after = enqueued.handle, enqueued.events_after
+        source = _waiting.QueueSource(self.chasqui_conn_id, handle.queue_name, hook)
+        if self._payload_kind == "payload":
+            wait = _waiting.wait_job(source, handle.first_job_id, events_after)
+        else:
+            wait = _waiting.wait_batch(
+                source,
+                handle.batch_id or "",
+                events_after,
+                self._failure_limit,
+                self.log.info,
+                self._progress_interval_s,
+            )
+        return _waiting.wait_in_process(wait, timeout, handle.description)
+
+    def _build_trigger(self, enqueued: EnqueueOnceResult) -> Any:
         from airflow_provider_chasqui.triggers.batch import ChasquiBatchTrigger
         from airflow_provider_chasqui.triggers.job import ChasquiJobTrigger
 
+        handle = enqueued.handle
         common: dict[str, Any] = {
             "queue_name": handle.queue_name,
-            "events_after": events_after,
+            "events_after": enqueued.events_after,
             "cancel_on_kill": self.cancel_on_kill,
             "chasqui_conn_id": self.chasqui_conn_id,
         }
@@ -238,65 +314,42 @@ class ChasquiEnqueueOperator(BaseOperator):
             max_failed=self.max_failed,
             max_failed_ratio=self.max_failed_ratio,
             fail_fast=self.fail_fast,
-            progress_interval=self.progress_interval,
+            progress_interval=self._progress_interval_s,
             **common,
         )
 
-    def _event_if_finished(
-        self, hook: ChasquiHook, handle: EnqueueHandle, events_after: str
-    ) -> dict[str, Any] | None:
-        """Return how it ended if it has ended already, which often is so on another try.
-
-        That is not deferred: a scheduler that hears of the end of this process only after the task
-        was resumed takes the resumed one for killed.
-        """
-        try:
-            return self._wait(hook, handle, events_after, _QUICK_CHECK_TIMEOUT)
-        except WaitTimeout:
-            return None
-
-    def _wait(
-        self, hook: ChasquiHook, handle: EnqueueHandle, events_after: str, timeout: timedelta | None
-    ) -> dict[str, Any]:
-        from airflow_provider_chasqui.triggers import _waiting
-
-        source = _waiting.QueueSource(self.chasqui_conn_id, handle.queue_name, hook)
-        if self._payload_kind == "payload":
-            wait = _waiting.wait_job(source, handle.first_job_id, events_after)
-        else:
-            wait = _waiting.wait_batch(
-                source, handle.batch_id or "", events_after, self._failure_limit, self.log.info,
-                self.progress_interval,
-            )  # fmt: skip
-        return _waiting.wait_in_process(wait, timeout, handle.description)
-
     @property
-    def _failure_limit(self) -> Any:
+    def _failure_limit(self) -> FailureLimit:
         from airflow_provider_chasqui.triggers._waiting import FailureLimit
 
         return FailureLimit(self.max_failed, self.max_failed_ratio, self.fail_fast)
 
+    @property
+    def _progress_interval_s(self) -> float:
+        return parse_duration(self.progress_interval, "progress_interval").total_seconds()
+
     def _complete(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
+        """Check the event, push the results and return the XCom value."""
         from airflow_provider_chasqui.triggers import _waiting
 
-        one = self._payload_kind == "payload"
-        task_stats.record_wait(
-            "job_wait" if one else "batch_wait", context, event.get("queue_name", "")
-        )
-        if one:
+        is_single = self._payload_kind == "payload"
+        stat_name = "job_wait" if is_single else "batch_wait"
+        task_stats.record_wait(stat_name, context, event.get("queue_name", ""))
+        if is_single:
             _waiting.check_job_event(event, self.queue_name)
         else:
             counts = _waiting.check_batch_event(event, self.queue_name, self._failure_limit)
             context["ti"].xcom_push(key="counts", value=counts)
         handle = EnqueueHandle.from_event(event)
-        self.log.info("All of %s has ended", handle.description)
-        if one or (self._payload_kind == "payloads" and handle.total <= _MAX_RESULTS):
-            ids = handle.job_ids()
-            kept = hook.queue(handle.queue_name).results(ids)
-            if one and kept:
-                context["ti"].xcom_push(key="result", value=kept[ids[0]])
-            elif kept:
-                context["ti"].xcom_push(key="results", value=[kept.get(each) for each in ids])
+        self.log.info("enqueue: %s is finished", handle.description)
+        if is_single or (self._payload_kind == "payloads" and handle.total <= _MAX_RESULTS):
+            job_ids = handle.job_ids()
+            results = hook.queue(handle.queue_name).results(job_ids)
+            if is_single and results:
+                context["ti"].xcom_push(key="result", value=results[job_ids[0]])
+            elif results:
+                ordered = [results.get(job_id) for job_id in job_ids]
+                context["ti"].xcom_push(key="results", value=ordered)
         return handle.to_xcom(self._payload_kind)
 
 

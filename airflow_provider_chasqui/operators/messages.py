@@ -1,4 +1,4 @@
-"""Take messages for the length of a DAG run, and hand them in when it went well."""
+"""Operators that lease messages for the duration of a DAG run and ack them at its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import BaseOperator
 
 from airflow_provider_chasqui.core.commands import watchers
+from airflow_provider_chasqui.core.durations import to_ms
+from airflow_provider_chasqui.core.json_values import job_payload
 from airflow_provider_chasqui.core.lease import (
     LeaseConfig,
     LeaseHandle,
@@ -27,13 +29,12 @@ if TYPE_CHECKING:
     from airflow_provider_chasqui.lease import Lease, LeaseQueue
 
 DEFAULT_LEASE_TTL = timedelta(hours=1)
-_MILLISECOND = timedelta(milliseconds=1)
 _BATCH_SHRINK_FACTOR = 20
 SUCCESS_STATES = frozenset({"success", "skipped"})
 
 
 class _MessageLeaseOperator(BaseOperator):
-    """What both ends of a lease agree on."""
+    """Base of the two operators: the settings that both must share."""
 
     template_fields: Sequence[str] = ("queue_name", "chasqui_conn_id")
 
@@ -66,10 +67,16 @@ class _MessageLeaseOperator(BaseOperator):
 
 
 class ChasquiLeaseMessagesOperator(_MessageLeaseOperator):
-    """Leases up to `max_messages` messages to this DAG run; skips what follows if there are none.
+    """Lease messages to this DAG run, and skip the following tasks if there are none.
 
-    The lease is the run's: a retry of this task has the same messages again. XCom: a list of
-    messages as `get_messages` gives them, each with the `token` that settles it.
+    The run owns the lease, so a retry of this task returns the same messages. The XCom value is a
+    list of messages as `get_messages` returns them, each with the `token` of its lease.
+
+    :param queue_name: the name of the queue. Templated.
+    :param max_messages: the maximum number of messages, 100 by default.
+    :param lease_ttl: the maximum duration of the run, one hour by default.
+    :param max_attempts: the maximum number of runs that lease a message, 5 by default.
+    :param chasqui_conn_id: the id of the Airflow connection. Templated.
     """
 
     ui_color = "#f3e3d3"
@@ -79,57 +86,69 @@ class ChasquiLeaseMessagesOperator(_MessageLeaseOperator):
         self.max_messages = max_messages
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        holder = lease_owner(context)
+        owner = lease_owner(context)
         with (
             fail_without_retry(),
             ChasquiHook(self.chasqui_conn_id) as hook,
             self._open_lease_queue(hook) as queue,
         ):
-            group = queue.config.group
+            # This promotes due messages, because the queue may have no worker that does it.
             queue.client.run_flow(
-                watchers.count_available(queue.keys, group, int(self.lease_ttl / _MILLISECOND))
+                watchers.count_available(queue.keys, queue.config.group, to_ms(self.lease_ttl))
             )
-            again = queue.client.run_flow(
-                watchers.entries_held_by(queue.keys, group, holder, self.max_messages)
+            messages = self._held_messages(queue, owner)
+            if not messages:
+                messages = [
+                    _message_json(lease.entry_id, lease.job, lease.token)
+                    for lease in self._lease_messages(queue, owner)
+                ]
+        if not messages:
+            raise AirflowSkipException(f"the queue {self.queue_name!r} has no messages")
+        self.log.info("Leased %d messages of queue %r", len(messages), self.queue_name)
+        task_stats.incr("messages_leased", len(messages), self.queue_name)
+        return messages
+
+    def _held_messages(self, queue: LeaseQueue, owner: str) -> list[dict[str, Any]]:
+        """Return the messages that an earlier try of this task has leased."""
+        group = queue.config.group
+        held_entries = queue.client.run_flow(
+            watchers.entries_held_by(queue.keys, group, owner, self.max_messages)
+        )
+        return [
+            _message_json(
+                entry.id, entry.job, _encode_lease_token(queue.name, entry, deliveries, owner)
             )
-            taken = [
-                _message_json(
-                    entry.id, entry.job, _encode_lease_token(queue.name, entry, count, holder)
-                )
-                for entry, count in again
-            ]
-            if not taken:
-                leases = self._lease_messages(queue, holder)
-                taken = [_message_json(each.entry_id, each.job, each.token) for each in leases]
-        if not taken:
-            raise AirflowSkipException(f"the queue {self.queue_name!r} holds no messages")
-        self.log.info("Took %d messages of %s", len(taken), self.queue_name)
-        task_stats.incr("messages_leased", len(taken), self.queue_name)
-        return taken
+            for entry, deliveries in held_entries
+        ]
 
     def _lease_messages(self, queue: LeaseQueue, owner: str) -> list[Lease]:
-        """Lease a batch; the more often its first message came back, the smaller.
+        """Lease a batch, which is smaller the more often its first message was delivered.
 
-        One bad message makes its whole batch come back: so it soon stands alone, and the others are
-        handed in without it.
+        A message that fails its run makes the whole batch fail. With smaller batches it is soon
+        leased alone, and the other messages are acked without it.
         """
-        first = queue.lease(owner, 1)
-        if not first:
+        leases = queue.lease(owner, 1)
+        if not leases:
             return []
-        size = max(1, self.max_messages // _BATCH_SHRINK_FACTOR ** (first[0].deliveries - 1))
-        return first + (queue.lease(owner, size - 1) if size > 1 else [])
+        size = max(1, self.max_messages // _BATCH_SHRINK_FACTOR ** (leases[0].deliveries - 1))
+        return leases + (queue.lease(owner, size - 1) if size > 1 else [])
 
 
 class ChasquiAckMessagesOperator(_MessageLeaseOperator):
-    """Hands messages in if everything before it went well; else they come back after a while.
+    """Ack leased messages if the tasks before it succeeded, otherwise deliver them again.
 
-    Of tasks that are mapped over the messages, only the messages of failed ones come back. A
-    message that came back `max_attempts` times becomes a letter. This task fails where it had to
-    hand messages back, so that the run shows it.
+    If the tasks are mapped over the messages, only those of failed tasks are delivered again. A
+    message that was leased `max_attempts` times is moved to the DLQ instead. The task fails if a
+    message was not acked, so that the run is marked as failed.
 
-    :param messages: what ChasquiLeaseMessagesOperator returned.
-    :param required_task_ids: the tasks that must go well; without them, all that are before this one.
-    :param retry_after: how long messages that were handed back stay away.
+    :param queue_name: the name of the queue. Templated.
+    :param messages: the output of `ChasquiLeaseMessagesOperator`. Templated.
+    :param required_task_ids: the tasks that must succeed; by default all direct upstream tasks.
+    :param retry_after: the time until messages are delivered again, 30 seconds by default.
+    :param lease_ttl: the maximum duration of the run, one hour by default; the same as that of the
+        lease.
+    :param max_attempts: the maximum number of runs that lease a message, 5 by default.
+    :param chasqui_conn_id: the id of the Airflow connection. Templated.
     """
 
     template_fields: Sequence[str] = ("messages", "queue_name", "chasqui_conn_id")
@@ -151,56 +170,57 @@ class ChasquiAckMessagesOperator(_MessageLeaseOperator):
     def execute(self, context: Context) -> dict[str, int]:
         tokens = [message["token"] for message in self.messages or ()]
         if not tokens:
-            raise AirflowSkipException("there are no messages to settle")
-        bad = self._failed_task_states(context)
-        back = _tokens_to_release(bad, tokens)
-        spent = [each for each in back if self._attempts_exhausted(each)]
-        again = [each for each in back if each not in spent]
-        done = [each for each in tokens if each not in back]
-        why = f"these tasks did not go well: {', '.join(sorted(bad))}"
+            raise AirflowSkipException("there are no messages to ack")
+        failed_tasks = self._failed_task_states(context)
+        failed = _tokens_of_failed_tasks(failed_tasks, tokens)
+        exhausted = [token for token in failed if self._attempts_exhausted(token)]
+        released = [token for token in failed if token not in exhausted]
+        acked = [token for token in tokens if token not in failed]
+        reason = f"these tasks did not succeed: {', '.join(sorted(failed_tasks))}"
         with (
             fail_without_retry(),
             ChasquiHook(self.chasqui_conn_id) as hook,
             self._open_lease_queue(hook) as queue,
         ):
-            if done:
-                queue.ack(*done)
-            if spent:
-                queue.dead_letter(*spent, error=f"taken {self.max_attempts} times; {why}")
-            if again:
-                queue.nack(*again, delay=self.retry_after, as_retry=True)
-        self.log.info("Handed in %d messages of %s", len(done), self.queue_name)
-        task_stats.incr("messages_acked", len(done), self.queue_name)
-        task_stats.incr("messages_released", len(again), self.queue_name)
-        task_stats.incr("messages_dead_lettered", len(spent), self.queue_name)
-        if not bad:
-            return {"acked": len(done)}
+            if acked:
+                queue.ack(*acked)
+            if exhausted:
+                error = f"leased {self.max_attempts} times; {reason}"
+                queue.dead_letter(*exhausted, error=error)
+            if released:
+                queue.nack(*released, delay=self.retry_after, as_retry=True)
+        self.log.info("Acked %d messages of queue %r", len(acked), self.queue_name)
+        task_stats.incr("messages_acked", len(acked), self.queue_name)
+        task_stats.incr("messages_released", len(released), self.queue_name)
+        task_stats.incr("messages_dead_lettered", len(exhausted), self.queue_name)
+        if not failed_tasks:
+            return {"acked": len(acked)}
         raise AirflowFailException(
-            f"{len(again)} messages of {self.queue_name!r} were handed back and {len(spent)} are "
-            f"letters now, because {why}"
+            f"{len(released)} messages of queue {self.queue_name!r} will be delivered again and "
+            f"{len(exhausted)} were moved to the DLQ, because {reason}"
         )
 
     def _attempts_exhausted(self, token: str) -> bool:
         return resolve_handle(token, self.queue_name).deliveries >= self.max_attempts
 
     def _failed_task_states(self, context: Context) -> dict[str, Any]:
-        """The tasks that did not go well: those that are mapped as `task_id_index`."""
+        """Return the state of each task that did not succeed; mapped ones are `task_id_index`."""
         ti = context["ti"]
         run_id = context["run_id"]
-        wanted = list(self.required_task_ids or self.upstream_task_ids)
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=wanted, run_ids=[run_id])
+        task_ids = list(self.required_task_ids or self.upstream_task_ids)
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=task_ids, run_ids=[run_id])
         return {
-            task: state
-            for task, state in states.get(run_id, {}).items()
+            task_id: state
+            for task_id, state in states.get(run_id, {}).items()
             if state not in SUCCESS_STATES
         }
 
 
-def _tokens_to_release(failed_tasks: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
-    """Return what must come back: of tasks mapped over the messages only the failed ones' own."""
+def _tokens_of_failed_tasks(failed_tasks: Mapping[str, Any], tokens: Sequence[str]) -> list[str]:
+    """Return the tokens of the failed mapped tasks; all tokens if another task failed."""
     indexes = set()
-    for task in failed_tasks:
-        index = task.rpartition("_")[2]
+    for task_id in failed_tasks:
+        index = task_id.rpartition("_")[2]
         if not (index.isdecimal() and int(index) < len(tokens)):
             return list(tokens)
         indexes.add(int(index))
@@ -208,7 +228,10 @@ def _tokens_to_release(failed_tasks: Mapping[str, Any], tokens: Sequence[str]) -
 
 
 def lease_owner(context: Context) -> str:
-    """The name under which a DAG run holds messages."""
+    """Return the name under which a DAG run leases messages.
+
+    :param context: the context of a task of the run.
+    """
     return f"airflow/{context['ti'].dag_id}/{context['run_id']}"
 
 
@@ -222,8 +245,6 @@ def _encode_lease_token(queue_name: str, entry: Any, deliveries: int, owner: str
 
 
 def _message_json(entry_id: str, job: Job, token: str) -> dict[str, Any]:
-    from airflow_provider_chasqui.core.json_values import job_payload
-
     return {
         "id": job.id,
         "name": job.name,

@@ -1,4 +1,4 @@
-"""RsmqToChasquiOperator and ChasquiToRsmqOperator: the bridge as a task."""
+"""Operators that move messages between an RSMQ queue and a Chasqui queue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from airflow_provider_chasqui.retry_policies import fail_without_retry
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_DAY = timedelta(days=1)
-
 
 class _RsmqTransferOperator(BaseOperator):
-    """What the two directions have in common."""
+    """Parameters that both directions share."""
 
     template_fields: Sequence[str] = (
         "rsmq_queue_name",
@@ -40,7 +38,7 @@ class _RsmqTransferOperator(BaseOperator):
         namespace: str = "rsmq",
         units: Any = "s",
         max_messages: int | None = None,
-        dedup_ttl: timedelta = _DAY,
+        dedup_ttl: timedelta = timedelta(days=1),
         chasqui_conn_id: str = DEFAULT_CONN_ID,
         rsmq_conn_id: str | None = None,
         **kwargs: Any,
@@ -56,24 +54,33 @@ class _RsmqTransferOperator(BaseOperator):
         self.rsmq_conn_id = rsmq_conn_id
 
     def rsmq_hook(self, **options: Any) -> RsmqHook:
+        """Return the hook of the RSMQ connection.
+
+        :param options: further parameters of RsmqHook.
+        """
         conn_id = self.rsmq_conn_id or self.chasqui_conn_id
         return RsmqHook(conn_id, namespace=self.namespace, units=self.units, **options)
 
 
 class RsmqToChasquiOperator(_RsmqTransferOperator):
-    """Moves the visible messages of an RSMQ queue to a Chasqui queue; returns the counts.
+    """Move the visible messages of an RSMQ queue to a Chasqui queue, and return the counts.
 
-    On one server each message is moved exactly once, whoever else consumes it. Between two servers
-    it is at least once, and a message that arrived before is recognised for `dedup_ttl`. Either way
-    a retry of the task goes on where the last try stopped.
+    On one server each message is moved exactly once, also while other clients receive from the RSMQ
+    queue. Between two servers a message is moved at least once, and duplicates are detected for
+    `dedup_ttl`. In both cases a retry of the task continues where the previous try stopped.
 
     :param rsmq_queue_name: the RSMQ queue.
-    :param queue_name: the Chasqui queue; without it, the one that the connection names.
-    :param job_name: what the jobs are called; `rsmq:<queue>` if not given.
-    :param json_payload: the messages are JSON: the jobs carry the value and not the text.
-    :param keep_receive_count: receives that a message had count as attempts of the job.
-    :param max_messages: stop after so many.
-    :param rsmq_conn_id: the server of the RSMQ queue, if it is another one.
+    :param queue_name: the Chasqui queue. None takes the one that the connection names.
+    :param job_name: the name of the jobs. None is `rsmq:<queue>`.
+    :param json_payload: parse the messages as JSON. Otherwise the payload is the text.
+    :param keep_receive_count: count the receives of a message as attempts of the job.
+    :param namespace: the prefix of the RSMQ keys.
+    :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
+    :param max_messages: the maximum number of messages to move. None is no limit.
+    :param dedup_ttl: how long a duplicate is detected if the queues are on two servers. The default
+        is one day.
+    :param chasqui_conn_id: the connection of the Chasqui queue.
+    :param rsmq_conn_id: the connection of the RSMQ queue. None is `chasqui_conn_id`.
     """
 
     template_fields: Sequence[str] = (*_RsmqTransferOperator.template_fields, "job_name")
@@ -92,6 +99,10 @@ class RsmqToChasquiOperator(_RsmqTransferOperator):
         self.keep_receive_count = keep_receive_count
 
     def execute(self, context: Context) -> dict[str, int]:
+        """Move the messages.
+
+        :return: the counts of the TransferReport.
+        """
         from airflow_provider_chasqui.rsmq.bridge import migrate_from_rsmq
 
         with (
@@ -99,31 +110,43 @@ class RsmqToChasquiOperator(_RsmqTransferOperator):
             ChasquiHook(self.chasqui_conn_id) as chasqui,
             self.rsmq_hook() as rsmq,
         ):
-            done = migrate_from_rsmq(
+            queue = chasqui.queue(self.queue_name)
+            report = migrate_from_rsmq(
                 self.rsmq_queue_name,
-                chasqui.queue(self.queue_name),
-                rsmq.client,
+                queue,
+                rsmq.get_conn(),
                 job_name=self.job_name,
                 max_messages=self.max_messages,
                 keep_receive_count=self.keep_receive_count,
                 convert=json.loads if self.json_payload else None,
                 dedup_ttl=self.dedup_ttl,
             )
-        self.log.info("moved %d messages to the queue %s", done.moved, self.queue_name)
-        return asdict(done)
+        self.log.info(
+            "rsmq transfer: moved %d messages from the RSMQ queue %s to the queue %s",
+            report.moved,
+            self.rsmq_queue_name,
+            queue.name,
+        )
+        return asdict(report)
 
 
 class ChasquiToRsmqOperator(_RsmqTransferOperator):
-    """Moves the waiting jobs of a Chasqui queue to an RSMQ queue; returns the counts.
+    """Move the waiting jobs of a Chasqui queue to an RSMQ queue, and return the counts.
 
-    Workers may take from the queue meanwhile: each job goes one way only. What cannot become a
-    message, or is too long for the RSMQ queue, becomes a letter.
+    Workers may process jobs of the queue at the same time. Each job is either processed or moved. A
+    job that cannot be converted to a message, or is too long for the RSMQ queue, is moved to the
+    DLQ.
 
-    :param rsmq_queue_name: the RSMQ queue; it must exist.
-    :param queue_name: the Chasqui queue; without it, the one that the connection names.
-    :param realtime: publish every message, for those who listen.
-    :param max_messages: stop after so many.
-    :param rsmq_conn_id: the server of the RSMQ queue, if it is another one.
+    :param rsmq_queue_name: the RSMQ queue. It must exist.
+    :param queue_name: the Chasqui queue. None takes the one that the connection names.
+    :param realtime: publish every message on the channel of the RSMQ queue.
+    :param namespace: the prefix of the RSMQ keys.
+    :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
+    :param max_messages: the maximum number of jobs to move. None is no limit.
+    :param dedup_ttl: how long a duplicate is detected if the queues are on two servers. The default
+        is one day.
+    :param chasqui_conn_id: the connection of the Chasqui queue.
+    :param rsmq_conn_id: the connection of the RSMQ queue. None is `chasqui_conn_id`.
     """
 
     def __init__(self, *, realtime: bool = False, **kwargs: Any) -> None:
@@ -131,6 +154,10 @@ class ChasquiToRsmqOperator(_RsmqTransferOperator):
         self.realtime = realtime
 
     def execute(self, context: Context) -> dict[str, int]:
+        """Move the jobs.
+
+        :return: the counts of the TransferReport.
+        """
         from airflow_provider_chasqui.rsmq.bridge import migrate_to_rsmq
 
         with (
@@ -138,13 +165,19 @@ class ChasquiToRsmqOperator(_RsmqTransferOperator):
             ChasquiHook(self.chasqui_conn_id) as chasqui,
             self.rsmq_hook(realtime=self.realtime) as rsmq,
         ):
-            done = migrate_to_rsmq(
-                chasqui.lease_queue(self.queue_name),
+            queue = chasqui.lease_queue(self.queue_name)
+            report = migrate_to_rsmq(
+                queue,
                 self.rsmq_queue_name,
-                rsmq.client,
+                rsmq.get_conn(),
                 max_messages=self.max_messages,
                 dedup_ttl=self.dedup_ttl,
                 consumer=f"rsmq-bridge-{context['ti'].id}",
             )
-        self.log.info("moved %d jobs to the RSMQ queue %s", done.moved, self.rsmq_queue_name)
-        return asdict(done)
+        self.log.info(
+            "rsmq transfer: moved %d jobs from the queue %s to the RSMQ queue %s",
+            report.moved,
+            queue.name,
+            self.rsmq_queue_name,
+        )
+        return asdict(report)

@@ -1,1 +1,1 @@
-"""The Chasqui page inside the Airflow UI."""
+"""The Chasqui page in the Airflow UI, and its API."""

@@ -1,7 +1,7 @@
-"""ChasquiPlugin: registers the page, its tabs and its API with Airflow.
+"""The Airflow plugin that registers the Chasqui page, its tabs and its API.
 
-Every Airflow component imports this module, so it imports nothing heavy: the API is built when the
-API server asks for it.
+Every Airflow component imports this module, so it must not import anything heavy. The API is built
+when the API server reads `fastapi_apps`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow_provider_chasqui.plugins import listener
 
 URL_PREFIX = "/chasqui"
-# One name for all places: Airflow keeps a loaded bundle under its name, so that it is loaded once.
-# The component tells the places apart by the ids it is given.
+# All destinations share one name because Airflow caches a loaded bundle by name and then loads it
+# once. The component selects its view by the ids that Airflow passes to it.
 _REACT_APP = {
     "name": "Chasqui",
     "bundle_url": f"{URL_PREFIX[1:]}/static/chasqui.js",
@@ -24,7 +24,7 @@ _REACT_APP = {
 
 
 class _LazyFastapiApps:
-    """The FastAPI app, built on first use, from the class as well as from an instance of it."""
+    """A descriptor that builds the FastAPI app on first access, on the class or an instance."""
 
     def __get__(self, _instance: object, _owner: type) -> list[dict[str, Any]]:
         from airflow_provider_chasqui.plugins.api.app import get_app
@@ -33,7 +33,7 @@ class _LazyFastapiApps:
 
 
 class ChasquiPlugin(AirflowPlugin):
-    """Queues, jobs, batches and dead letters inside the Airflow UI."""
+    """The plugin that shows queues, jobs, batches and dead letters in the Airflow UI."""
 
     name = "chasqui"
     fastapi_apps: Any = _LazyFastapiApps()

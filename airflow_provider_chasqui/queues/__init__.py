@@ -1,1 +1,1 @@
-"""Chasqui as a message queue of Airflow's common messaging."""
+"""Queue provider for Airflow's common messaging."""

@@ -1,4 +1,4 @@
-"""`MessageQueueTrigger(scheme="chasqui", queue_name=...)`."""
+"""Queue provider of `MessageQueueTrigger(scheme="chasqui", queue_name=...)`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 class ChasquiMessageQueueProvider(BaseMessageQueueProvider):
-    """Lets common messaging watch a Chasqui queue."""
+    """Provider of Chasqui queues for Airflow's common messaging."""
 
     scheme = "chasqui"
 
     def trigger_class(self) -> type[BaseEventTrigger]:
+        """Return the trigger that consumes messages of a queue."""
         from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
 
         return ChasquiMessageTrigger

@@ -1,1 +1,1 @@
-"""The only room with a socket: connections, dialects, scripts, and the two drivers."""
+"""Redis client: the only package that opens sockets and imports redis-py."""

@@ -1,4 +1,4 @@
-"""Who holds which slot of a cluster: the answer to CLUSTER SLOTS, read."""
+"""Slot table of a Redis Cluster, parsed from the reply to CLUSTER SLOTS."""
 
 from __future__ import annotations
 
@@ -8,26 +8,37 @@ from typing import Any
 from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
+from airflow_provider_chasqui.core.resp import encode_command
+
 Node = tuple[str, int]
+
+CLUSTER_SLOTS = encode_command(["CLUSTER", "SLOTS"])
 
 
 class ClusterSlots:
-    """The masters of a cluster and the slots they hold."""
+    """Masters of a cluster and the hash slots that they hold.
+
+    :param reply: the reply to CLUSTER SLOTS.
+    :param queried_node: the node that replied. It replaces a host that the reply leaves empty.
+    """
 
     def __init__(self, reply: Any, queried_node: Node):
-        """`reply` is the server's; a node that does not name its host is the one we asked."""
         self._ranges = sorted(
             (int(row[0]), int(row[1]), _parse_node(row[2], queried_node)) for row in reply
         )
         self.nodes = list(dict.fromkeys(node for _, _, node in self._ranges))
 
     def node_for_tag(self, hash_tag: str) -> Node:
-        """Return the master of the keys with this hash tag."""
+        """Return the master that holds the keys with a hash tag.
+
+        :param hash_tag: the hash tag, with its braces.
+        :raises RedisClusterException: if no node holds the slot.
+        """
         slot = key_slot(hash_tag.encode())
-        place = bisect_right(self._ranges, slot, key=lambda each: each[0]) - 1
-        if place < 0 or self._ranges[place][1] < slot:
+        index = bisect_right(self._ranges, slot, key=lambda row: row[0]) - 1
+        if index < 0 or self._ranges[index][1] < slot:
             raise RedisClusterException(f"no node of the cluster holds slot {slot}")
-        return self._ranges[place][2]
+        return self._ranges[index][2]
 
 
 def _parse_node(raw: Any, queried_node: Node) -> Node:

@@ -1,200 +1,233 @@
-"""What redis-py is told: options, credentials, and connections that are whole or closed."""
+"""Connections to a server: redis-py's classes with bulk reads, read timeouts and safe handshakes.
+
+This is the only module that uses private names of redis-py. `check_redis_py` verifies at start-up
+that they exist. The supported releases are `SUPPORTED_REDIS_PY`; pyproject.toml has the same range,
+and tests/redis_client/test_redis_py_versions.py runs against the oldest and the newest of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import ssl
-from typing import Any, cast
+from functools import cache
+from typing import Any, ClassVar, cast
 
-from redis._parsers import _AsyncHiredisParser
-from redis._parsers.hiredis import NOT_ENOUGH_DATA
-from redis.credentials import CredentialProvider
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from airflow_provider_chasqui.redis_client.cluster import Node
+from airflow_provider_chasqui.core.errors import MissingDependency
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 
-# How many there are is decided by who calls at the same time, not by the pool.
-_MAX_CONNECTIONS = 2**31
+SUPPORTED_REDIS_PY = ">=6.4,<9"
+
+try:
+    from redis._parsers import _AsyncHiredisParser
+    from redis._parsers.hiredis import NOT_ENOUGH_DATA
+except ImportError:
+    # check_redis_py raises the error that names the installed version.
+    _AsyncHiredisParser = NOT_ENOUGH_DATA = None  # type: ignore[assignment,misc]
+
 _READ_SIZE = 256 * 1024
 
 
-class _SafeCredentialProvider(CredentialProvider):
-    """The caller's provider; one that blocks is asked in a thread, failures tell no secret."""
+@cache
+def check_redis_py() -> None:
+    """Verify that the installed redis-py has the private names that this module uses.
 
-    def __init__(self, provider: CredentialProvider):
-        self._provider = provider
-
-    def get_credentials(self) -> Any:
-        try:
-            return self._provider.get_credentials()
-        except Exception as cause:
-            raise _provider_error(cause) from cause
-
-    async def get_credentials_async(self) -> Any:
-        own = type(self._provider).get_credentials_async
-        try:
-            if own is CredentialProvider.get_credentials_async:
-                return await asyncio.to_thread(self._provider.get_credentials)
-            return await self._provider.get_credentials_async()
-        except Exception as cause:
-            raise _provider_error(cause) from cause
-
-
-def _provider_error(cause: Exception) -> RedisConnectionError:
-    return RedisConnectionError(f"the credential provider failed ({type(cause).__name__})")
-
-
-def connection_kwargs(target: RedisTarget) -> dict[str, Any]:
-    # RESP2 and no decoding: replies are the same nested lists whatever the server.
-    options: dict[str, Any] = {
-        "db": target.db,
-        "username": target.username,
-        "password": target.password,
-        "credential_provider": None,
-        "socket_timeout": target.timeout,
-        "socket_connect_timeout": target.connect_timeout,
-        "client_name": target.client_name,
-        "protocol": 2,
-        "socket_keepalive": True,
-        "max_connections": _MAX_CONNECTIONS,
-    }
-    if target.unix_path:
-        del options["socket_keepalive"]
-    if target.credential_provider:
-        options["username"] = options["password"] = None
-        options["credential_provider"] = _SafeCredentialProvider(target.credential_provider)
-    return options
+    :raises MissingDependency: if one of them is missing. The error names the installed version and
+        the supported range.
+    """
+    missing = []
+    if _AsyncHiredisParser is None:
+        missing.append("redis._parsers._AsyncHiredisParser or NOT_ENOUGH_DATA")
+    else:
+        parser = _AsyncHiredisParser(socket_read_size=1)
+        missing += [
+            f"parser.{name}" for name in ("_reader", "_stream") if not hasattr(parser, name)
+        ]
+    for connection, names in (
+        (redis.Connection(), ("_sock", "socket_timeout")),
+        (redis.asyncio.Connection(), ("_writer", "_parser", "socket_connect_timeout")),
+    ):
+        module = type(connection).__module__
+        missing += [
+            f"{module}.Connection.{name}" for name in names if not hasattr(connection, name)
+        ]
+    if missing:
+        raise MissingDependency(
+            f"redis-py {redis.__version__} is not supported, it has no {', '.join(missing)}; "
+            f"install a supported release: pip install 'redis[hiredis]{SUPPORTED_REDIS_PY}'"
+        )
 
 
-def tls_kwargs(target: RedisTarget) -> dict[str, Any]:
-    if target.tls is None:
-        return {}
-    return {
-        "ssl_ca_certs": target.tls.ca_file,
-        "ssl_certfile": target.tls.cert_file,
-        "ssl_keyfile": target.tls.key_file,
-        "ssl_cert_reqs": "required" if target.tls.verify else "none",
-        "ssl_check_hostname": target.tls.verify and target.tls.check_hostname,
-        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
-    }
+def make_connection_class(target: RedisTarget, redis_module: Any, mixin: type[Any]) -> type[Any]:
+    """Return the connection class for a target.
+
+    :param target: the server.
+    :param redis_module: `redis` or `redis.asyncio`.
+    :param mixin: `ConnectionMixin` or `AsyncConnectionMixin`.
+    :raises MissingDependency: if the installed redis-py is not supported.
+    """
+    check_redis_py()
+    if target.sentinel_master:
+        plain = redis_module.sentinel.SentinelManagedConnection
+        secure = redis_module.sentinel.SentinelManagedSSLConnection
+        base = secure if target.tls else plain
+    elif target.unix_path:
+        base = redis_module.UnixDomainSocketConnection
+    else:
+        base = redis_module.SSLConnection if target.tls else redis_module.Connection
+    return cast("type[Any]", type(base.__name__, (mixin, base), {"reply_timeout": target.timeout}))
 
 
-def sentinel_kwargs(target: RedisTarget) -> dict[str, Any]:
-    return {
-        "username": target.sentinel_username,
-        "password": target.sentinel_password,
-        "socket_timeout": target.connect_timeout,
-        "socket_connect_timeout": target.connect_timeout,
-        "protocol": 2,
-    } | ({"ssl": True} | tls_kwargs(target) if target.tls else {})
+def sentinel_clients(pool: Any) -> list[Any]:
+    """Return the clients of the sentinels that a pool uses.
+
+    :param pool: a connection pool of redis-py.
+    :return: an empty list for a pool without Sentinel.
+    """
+    manager = getattr(pool, "sentinel_manager", None)
+    return list(manager.sentinels) if manager else []
 
 
 class ConnectionMixin:
-    """A connection is logged in or closed, never half made.
+    """Blocking connection that is closed if its handshake fails or is interrupted.
 
-    An interrupt in the middle of the login would leave one in the pool whose next reply is the
-    answer to a question that somebody else asked.
+    Otherwise an interrupt during the handshake would leave a connection in the pool whose next
+    reply belongs to an earlier command.
     """
 
+    extra_kwargs: ClassVar[dict[str, Any]] = {}
     reply_timeout: float
 
     def connect(self) -> None:
+        """Connect and log in, or close the connection."""
         try:
             super().connect()  # type: ignore[misc]
         except BaseException:
-            self.disconnect()  # type: ignore[attr-defined]
+            self.abort()
             raise
 
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.disconnect()  # type: ignore[attr-defined]
+
     def send(self, data: bytes) -> None:
+        """Send encoded commands.
+
+        :param data: RESP bytes.
+        """
         self.send_packed_command([data])  # type: ignore[attr-defined]
 
     def read(self, count: int, timeout: float | None) -> list[Any]:
-        """Read replies, errors among them; each may take `seconds`, or the usual time if None."""
-        mine: Any = self
-        # Not by an argument of read_response: redis-py before 8 has none.
-        if timeout is not None and mine._sock is not None:
-            mine._sock.settimeout(timeout)
+        """Read replies.
+
+        :param count: the number of replies.
+        :param timeout: the longest wait for one reply, in seconds. None is the target's timeout.
+        :return: the replies. An error reply is returned as a ResponseError.
+        """
+        connection: Any = self
+        # redis-py before 8 has no timeout argument of read_response.
+        if timeout is not None and connection._sock is not None:
+            connection._sock.settimeout(timeout)
         replies: list[Any] = []
         try:
             while len(replies) < count:
                 try:
-                    replies.append(mine.read_response())
-                except ResponseError as refusal:
-                    replies.append(refusal)
+                    replies.append(connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
         finally:
-            if timeout is not None and mine._sock is not None:
-                mine._sock.settimeout(mine.socket_timeout)
+            if timeout is not None and connection._sock is not None:
+                connection._sock.settimeout(connection.socket_timeout)
         return replies
 
 
 class AsyncConnectionMixin:
-    """The same, awaited; and with timeouts of our own.
+    """Asyncio connection that is closed if its handshake fails, with its own timeouts.
 
-    Those of redis-py answer None where a blocking read ran out of time, which leaves the late reply
-    to the next caller; and they use asyncio.wait_for, which before Python 3.12 can lose a cancel.
+    redis-py's timeouts are not used for two reasons. A blocking read that times out returns None,
+    and the late reply goes to the next caller. And they use asyncio.wait_for, which can lose a
+    cancellation before Python 3.12.
     """
 
+    extra_kwargs: ClassVar[dict[str, Any]] = {"socket_timeout": None}
     reply_timeout: float
     _read_timeout: _ReadTimeout | None = None
 
     async def connect(self) -> None:
-        mine: Any = self
-        if mine.is_connected:
+        """Connect and log in, or close the connection."""
+        connection: Any = self
+        if connection.is_connected:
             return
         task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
+        cancellations = task.cancelling() if task else 0
         try:
-            async with asyncio.timeout(self.reply_timeout + mine.socket_connect_timeout):
+            async with asyncio.timeout(self.reply_timeout + connection.socket_connect_timeout):
                 await super().connect()  # type: ignore[misc]
-            if task and task.cancelling() > cancels:
+            if task and task.cancelling() > cancellations:
                 raise asyncio.CancelledError
         except BaseException:
-            await mine.disconnect(nowait=True)
+            await self.abort()
             raise
 
+    async def abort(self) -> None:
+        """Close the connection at once, without waiting for the transport."""
+        connection: Any = self
+        await connection.disconnect(nowait=True)
+
     async def send(self, data: bytes) -> None:
-        mine: Any = self
-        if not mine.is_connected:
+        """Send encoded commands.
+
+        :param data: RESP bytes.
+        """
+        connection: Any = self
+        if not connection.is_connected:
             await self.connect()
-        mine._writer.write(data)
-        # A small command has left with `write` already: no timer and no drain for it, which saves
-        # 11 % of the Python calls of a single add. A lost connection shows in the read.
-        if mine._writer.transport.get_write_buffer_size():
+        connection._writer.write(data)
+        # `write` sends a small command at once. Then there is nothing to drain and no timer is
+        # needed. The read detects a lost connection.
+        if connection._writer.transport.get_write_buffer_size():
             async with asyncio.timeout(self.reply_timeout):
-                await mine._writer.drain()
+                await connection._writer.drain()
 
     async def read(self, count: int, timeout: float | None) -> list[Any]:
-        """Read replies, errors among them; each may take `seconds`, or the usual time if None."""
-        mine: Any = self
-        parser = mine._parser
-        watch = self._read_timeout = self._read_timeout or _ReadTimeout()
-        watch.start(mine._writer, timeout or self.reply_timeout)
+        """Read replies.
+
+        :param count: the number of replies.
+        :param timeout: the longest wait for one reply, in seconds. None is the target's timeout.
+        :return: the replies. An error reply is returned as a ResponseError.
+        """
+        connection: Any = self
+        parser = connection._parser
+        read_timeout = self._read_timeout = self._read_timeout or _ReadTimeout()
+        read_timeout.start(connection._writer, timeout or self.reply_timeout)
         replies: list[Any] = []
         try:
             if isinstance(parser, _AsyncHiredisParser):
-                await _read_hiredis_replies(parser, replies, count, watch)
+                await _read_hiredis_replies(parser, replies, count, read_timeout)
             while len(replies) < count:
                 try:
-                    replies.append(await mine.read_response())
-                except ResponseError as refusal:
-                    replies.append(refusal)
-        except RedisConnectionError as lost:
-            if watch.expired:
-                raise TimeoutError from lost
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+        except RedisConnectionError as error:
+            if read_timeout.expired:
+                raise TimeoutError from error
             raise
         finally:
-            watch.stop()
+            read_timeout.stop()
         return replies
 
 
 async def _read_hiredis_replies(
     parser: Any, replies: list[Any], count: int, read_timeout: _ReadTimeout
 ) -> None:
-    # Without the three coroutines that redis-py puts between a reply and the socket: they are
-    # a fifth of the Python calls of a single add.
+    """Read replies without the coroutines of redis-py between the socket and the parser."""
     stream, reader = parser._stream, parser._reader
     while len(replies) < count:
         reply = reader.gets()
@@ -211,10 +244,11 @@ async def _read_hiredis_replies(
 
 
 class _ReadTimeout:
-    """Cuts a connection off that says nothing for too long while somebody waits for it.
+    """Timeout that aborts the transport if the server sends nothing while a read is waiting.
 
-    Its timer is left where it is from read to read: one for each read is a tenth of the calls of
-    a single add. It knows the socket and not the connection, which may therefore go at any time.
+    The timer stays scheduled from one read to the next, because a new timer per read is too slow.
+    The object refers to the transport and not to the connection, so the connection can be
+    garbage-collected.
     """
 
     __slots__ = ("_deadline", "_loop", "_timeout", "_timer", "_timer_at", "_writer", "expired")
@@ -228,21 +262,22 @@ class _ReadTimeout:
         self.expired = False
 
     def start(self, writer: asyncio.StreamWriter, timeout: float) -> None:
-        """From here on, it may be silent for so many seconds."""
+        """Begin a read that may wait `timeout` seconds for data."""
         self._writer = writer
         self._timeout = timeout
-        self._deadline = until = self._loop.time() + timeout
+        self._deadline = deadline = self._loop.time() + timeout
         self.expired = False
-        if until < self._timer_at:
+        if deadline < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._schedule(until)
+            self._schedule(deadline)
 
     def touch(self) -> None:
+        """Restart the timeout, because data has arrived."""
         self._deadline = self._loop.time() + self._timeout
 
     def stop(self) -> None:
-        """Nobody waits any more."""
+        """End the read."""
         self._deadline = math.inf
         self._writer = None
 
@@ -259,22 +294,3 @@ class _ReadTimeout:
         self.expired = True
         if self._writer is not None:
             self._writer.transport.abort()
-
-
-def make_connection_class(target: RedisTarget, redis_module: Any, mixin: type[Any]) -> type[Any]:
-    if target.sentinel_master:
-        managed = redis_module.sentinel.SentinelManagedConnection
-        secure = redis_module.sentinel.SentinelManagedSSLConnection
-        base = secure if target.tls else managed
-    elif target.unix_path:
-        base = redis_module.UnixDomainSocketConnection
-    else:
-        base = redis_module.SSLConnection if target.tls else redis_module.Connection
-    return cast("type[Any]", type(base.__name__, (mixin, base), {"reply_timeout": target.timeout}))
-
-
-def node_kwargs(target: RedisTarget, node: Node) -> dict[str, Any]:
-    """Return where one node is."""
-    if target.unix_path:
-        return {"path": target.unix_path}
-    return {"host": node[0], "port": node[1]} | tls_kwargs(target)

@@ -1,4 +1,4 @@
-"""Listening to a channel; for those who would else have to ask again and again."""
+"""Pub/Sub subscription, as an alternative to polling."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from typing import Any, Self
 from redis.exceptions import ResponseError
 
 from airflow_provider_chasqui.core.resp import encode_command
-from airflow_provider_chasqui.redis_client.connection_pool import AsyncConnectionManager
+from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncConnectionManager
 from airflow_provider_chasqui.redis_client.error_mapping import CONNECTION_ERRORS
 
 _RECONNECT_DELAY = 1.0
 
 
 class ChannelSubscriber:
-    """Hears that something was said on a channel, on a connection of its own.
+    """Subscriber of one channel, on its own connection. It ignores the content of the messages.
 
-    What is said while nobody listens is lost, so beginning to listen counts as having heard: the
-    caller looks once more, and sees what came before.
+    Messages that are published while the subscriber is not connected are lost. Therefore every new
+    subscription counts as a message, and the caller checks the state once more.
+
+    :param connection_manager: the connections.
+    :param hash_tag: the hash tag that selects the node.
+    :param channel: the name of the channel.
     """
 
     def __init__(self, connection_manager: AsyncConnectionManager, hash_tag: str, channel: str):
@@ -30,13 +34,17 @@ class ChannelSubscriber:
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self, timeout: float) -> bool:
-        """Wait until something is heard, at most so long."""
+        """Wait until a message arrives.
+
+        :param timeout: the longest wait, in seconds.
+        :return: whether a message arrived since the previous call.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._notified.wait()
-        heard = self._notified.is_set()
+        notified = self._notified.is_set()
         self._notified.clear()
-        return heard
+        return notified
 
     async def _run(self) -> None:
         while True:
@@ -52,7 +60,7 @@ class ChannelSubscriber:
             while await connection.read_response():
                 self._notified.set()
         finally:
-            await connection.disconnect(nowait=True)
+            await connection.abort()
             await pool.release(connection)
 
     async def __aenter__(self) -> Self:

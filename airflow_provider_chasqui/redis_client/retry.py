@@ -1,7 +1,7 @@
-"""One exchange with the server, without a socket: what to send, what the replies mean.
+"""State of one request without I/O: the bytes to send, the meaning of the replies, the retries.
 
-The two drivers only move bytes. Every operation is safe to send again (it is gated, or carries a
-marker), so what was not answered is simply sent once more.
+The client only transports bytes. Every command may be sent twice, because it is guarded by a script
+or carries an idempotency id. Therefore a command without a reply is sent again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,30 @@ from airflow_provider_chasqui.redis_client.scripts import load_script
 
 R = TypeVar("R")
 
+# Seconds that a blocking command may take beyond its own timeout before the connection counts as
+# lost.
+BLOCKING_GRACE = 5.0
+# A server that was never reached is more likely configured wrongly than failing over.
+FIRST_CONTACT_RETRIES = 5
+
 _ASKING = encode_command(["ASKING"])
 _SCRIPT_PRELOAD_THRESHOLD, _WRITE_CHUNK_BYTES = 16, 64 * 1024
 _INITIAL_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 1.0
-# The server remembers an add for 100 s (IDMP and the `once` marker): what is sent again later than
-# that could be added twice, so by then we have given up.
+# The server remembers the idempotency ids of an add for 100 s (IDMP and the `once` marker). An add
+# that is resent later could be added twice, so the request gives up earlier.
 _RETRY_TIMEOUT = 60.0
 
 
 class PipelineRequest:
-    """Several operations until each has its answer."""
+    """Commands that are sent in one pipeline until each of them has a result.
+
+    :param commands: the commands.
+    :param dialect: "native" or "portable".
+    :param server_name: the name of the server, for error messages.
+    :param retries: the number of retries after a failure.
+    :param clock: a monotonic clock in seconds.
+    :param started_at: the time of the first attempt on this clock. None is now.
+    """
 
     def __init__(
         self,
@@ -47,7 +61,8 @@ class PipelineRequest:
         started_at: float | None = None,
     ):
         self._commands: list[Any] = [
-            getattr(op, dialect) if type(op) is DialectCommand else op for op in commands
+            getattr(command, dialect) if type(command) is DialectCommand else command
+            for command in commands
         ]
         self._dialect = dialect
         self._server_name = server_name
@@ -58,8 +73,8 @@ class PipelineRequest:
         self.parsed_replies: list[Any] = [None] * len(commands)
         self.ask_node: tuple[str, int] | None = None
         self.topology_changed = False
-        # How long the server may rightly stay silent, in seconds; 0 if no operation blocks.
-        blocking = [op.block_ms for op in self._commands if type(op) is Command]
+        # Seconds for which the server may stay silent; 0 if no command blocks.
+        blocking = [command.block_ms for command in self._commands if type(command) is Command]
         self.block_timeout = max(blocking, default=0) / 1000
         self._clock = clock
         self._deadline = (
@@ -68,83 +83,105 @@ class PipelineRequest:
 
     @property
     def finished(self) -> bool:
+        """Whether every command has a result."""
         return not self._pending
 
     def encode_pending(self) -> tuple[Iterator[bytes], list[int | None]]:
-        """Return the bytes to send, and for each reply the operation it answers (None: nobody)."""
-        plan: list[bytes | int] = []
-        owners: list[int | None] = []
-        loading: set[str] = set()
-        # A long pipeline brings its scripts along: were they unknown, all of it would go twice.
-        sure = len(self._pending) < _SCRIPT_PRELOAD_THRESHOLD
+        """Return what to send for the commands without a result.
+
+        :return: chunks of bytes, and for each expected reply the index of its command. The index is
+            None for a reply that belongs to no command (SCRIPT LOAD, ASKING).
+        """
+        parts: list[bytes | int] = []
+        command_indexes: list[int | None] = []
+        loaded_scripts: set[str] = set()
+        # A long pipeline loads its scripts first. If they were unknown, all of it would be sent
+        # twice.
+        assume_loaded = len(self._pending) < _SCRIPT_PRELOAD_THRESHOLD
         for index in self._pending:
             name = self._commands[index].script
-            if name and name not in loading and not (sure and index not in self._needs_script_load):
-                loading.add(name)
-                plan.append(
+            needs_load = not assume_loaded or index in self._needs_script_load
+            if name and needs_load and name not in loaded_scripts:
+                loaded_scripts.add(name)
+                parts.append(
                     encode_command(("SCRIPT", "LOAD", load_script(name, self._dialect).source))
                 )
-                owners.append(None)
+                command_indexes.append(None)
             if self.ask_node:
-                plan.append(_ASKING)
-                owners.append(None)
-            plan.append(index)
-            owners.append(index)
-        return self._encode_chunks(plan), owners
+                parts.append(_ASKING)
+                command_indexes.append(None)
+            parts.append(index)
+            command_indexes.append(index)
+        return self._encode_chunks(parts), command_indexes
 
     def _encode_chunks(self, parts: Sequence[bytes | int]) -> Iterator[bytes]:
-        """Pack as it goes out: the server works on one piece while the next is made."""
-        piece: list[bytes] = []
+        """Encode while sending: the server processes one chunk while the next one is encoded."""
+        chunk: list[bytes] = []
         size = 0
         for part in parts:
             raw = part if isinstance(part, bytes) else self._encode_command(part)
-            piece.append(raw)
+            chunk.append(raw)
             size += len(raw)
             if size >= _WRITE_CHUNK_BYTES:
-                yield b"".join(piece)
-                piece, size = [], 0
-        if piece:
-            yield b"".join(piece)
+                yield b"".join(chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield b"".join(chunk)
 
     def _encode_command(self, index: int) -> bytes:
-        op = self._commands[index] = resolve_command(self._commands[index], self._dialect)
-        return command_bytes(op, self._dialect)
+        command = self._commands[index] = resolve_command(self._commands[index], self._dialect)
+        return command_bytes(command, self._dialect)
 
     def handle_replies(self, replies: list[Any], command_indexes: list[int | None]) -> float:
-        """Note the replies; return how long to wait before the next request, if one is needed."""
-        still_open: list[int] = []
-        passing: Exception | None = None
+        """Record the replies.
+
+        :param replies: the replies, error replies as exceptions.
+        :param command_indexes: the second value of `encode_pending`.
+        :return: the delay in seconds before the next attempt, if one is needed.
+        :raises ChasquiError: if a script cannot be loaded, or no retry is left.
+        """
+        pending: list[int] = []
+        transient: Exception | None = None
         self.ask_node = None
-        for reply, owner in zip(replies, command_indexes, strict=True):
-            if owner is None:
+        for reply, index in zip(replies, command_indexes, strict=True):
+            if index is None:
                 if isinstance(reply, Exception) and not error_mapping.is_transient(reply):
                     raise error_mapping.to_chasqui_error(reply, self._server_name) from reply
-            elif isinstance(reply, NoScriptError) and owner not in self._needs_script_load:
-                self._needs_script_load.add(owner)
-                still_open.append(owner)
+            elif isinstance(reply, NoScriptError) and index not in self._needs_script_load:
+                self._needs_script_load.add(index)
+                pending.append(index)
             elif isinstance(reply, Exception) and error_mapping.is_transient(reply):
-                passing = passing or reply
-                still_open.append(owner)
-            elif isinstance(reply, Exception) and still_open:
-                # It may be refused only because an earlier one was not done (the chunks of a batch
-                # go in order), so it is asked again behind that one.
-                still_open.append(owner)
+                transient = transient or reply
+                pending.append(index)
+            elif isinstance(reply, Exception) and pending:
+                # The command may have failed only because an earlier one was not executed (the
+                # chunks of a batch must arrive in order), so it is sent again after that one.
+                pending.append(index)
             else:
-                self.parsed_replies[owner] = self._parse_reply(self._commands[owner], reply)
-        if still_open and self._commands[-1].confirms_pipeline:
-            # What it answers for must have gone over the same connection, to the same master.
-            still_open = list(range(len(self._commands)))
-        self._pending = still_open
-        if passing is None:
+                self.parsed_replies[index] = self._parse_reply(self._commands[index], reply)
+        if pending and self._commands[-1].confirms_pipeline:
+            # The confirmation is valid only for commands sent on the same connection.
+            pending = list(range(len(self._commands)))
+        self._pending = pending
+        if transient is None:
             return 0.0
-        # MovedError is a kind of AskError. No host means the one that answered: look it up anew.
-        if isinstance(passing, AskError) and not isinstance(passing, MovedError) and passing.host:
-            self.ask_node = (passing.host, passing.port)
+        # MovedError is a subclass of AskError. Without a host, the slot table must be read again.
+        if (
+            isinstance(transient, AskError)
+            and not isinstance(transient, MovedError)
+            and transient.host
+        ):
+            self.ask_node = (transient.host, transient.port)
         self.topology_changed = self.ask_node is None
-        return self._next_delay(passing, immediate=isinstance(passing, AskError))
+        return self._next_delay(transient, immediate=isinstance(transient, AskError))
 
     def handle_disconnect(self, error: Exception) -> float:
-        """Note that the connection failed; return how long to wait before trying again."""
+        """Record that the connection failed.
+
+        :param error: the error of the connection.
+        :return: the delay in seconds before the next attempt.
+        :raises ChasquiError: if a retry cannot help, or no retry is left.
+        """
         self.ask_node = None
         if error_mapping.is_permanent(error):
             raise error_mapping.to_chasqui_error(error, self._server_name) from error
@@ -153,13 +190,13 @@ class PipelineRequest:
 
     def _next_delay(self, error: Exception, immediate: bool = False) -> float:
         self._attempts += 1
-        wait: float = min(_MAX_RETRY_DELAY, _INITIAL_RETRY_DELAY * 2 ** (self._attempts - 1))
-        wait *= 0.5 + random.random() / 2
+        delay: float = min(_MAX_RETRY_DELAY, _INITIAL_RETRY_DELAY * 2 ** (self._attempts - 1))
+        delay *= 0.5 + random.random() / 2
         if immediate and self._attempts == 1:
-            wait = 0.0
-        if self._attempts > self._retries or self._clock() + wait > self._deadline:
+            delay = 0.0
+        if self._attempts > self._retries or self._clock() + delay > self._deadline:
             raise error_mapping.to_chasqui_error(error, self._server_name) from error
-        return wait
+        return delay
 
     def _parse_reply(self, command: Command[Any], reply: Any) -> Any:
         if isinstance(reply, Exception):
@@ -171,21 +208,32 @@ class PipelineRequest:
         return command.parse(reply)
 
     def results(self, queue_name: str) -> list[Any]:
-        """Return all answers; an error among them says which queue it is about."""
-        for answer in self.parsed_replies:
-            if isinstance(answer, ChasquiError):
-                answer.queue_name = queue_name
+        """Return one result per command.
+
+        :param queue_name: the name that is set on the errors among the results.
+        """
+        for result in self.parsed_replies:
+            if isinstance(result, ChasquiError):
+                result.queue_name = queue_name
         return self.parsed_replies
 
 
 def resolve_command(command: AnyCommand[R], dialect: str) -> Command[R]:
-    """Return the operation as it is in the dialect, made if it was to be made late."""
-    chosen: Any = getattr(command, dialect) if type(command) is DialectCommand else command
-    return chosen.build() if type(chosen) is DeferredCommand else chosen
+    """Return the command to send: the variant of the dialect, built if it was deferred.
+
+    :param command: the command.
+    :param dialect: "native" or "portable".
+    """
+    variant: Any = getattr(command, dialect) if type(command) is DialectCommand else command
+    return variant.build() if type(variant) is DeferredCommand else variant
 
 
 def command_bytes(command: Command[Any], dialect: str) -> bytes:
-    """Return what is sent for an operation."""
+    """Return the RESP bytes of a command; a script is called by EVALSHA.
+
+    :param command: the command.
+    :param dialect: "native" or "portable".
+    """
     if not command.script:
         return command.args if type(command.args) is bytes else encode_command(command.args)
     sha = load_script(command.script, dialect).sha

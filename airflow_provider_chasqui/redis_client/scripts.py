@@ -1,4 +1,4 @@
-"""The Lua scripts: read from lua/, stitched for a dialect, addressed by their SHA1."""
+"""Lua scripts: read from lua/, assembled for a dialect, identified by their SHA1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 _INCLUDE_PATTERN = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
-# Read as resources: on a Spark executor the package lives in a zip.
+# Read as package resources, because on a Spark executor the package is in a zip file.
 _PACKAGED_DIR = files("airflow_provider_chasqui") / "lua"
 _CHECKOUT_DIR = Path(__file__).parents[2] / "lua"
 
@@ -20,6 +20,8 @@ LUA_DIR: Traversable = _PACKAGED_DIR if _PACKAGED_DIR.is_dir() else _CHECKOUT_DI
 
 @dataclass(frozen=True, slots=True)
 class Script:
+    """A script with its includes, and the SHA1 that EVALSHA takes."""
+
     name: str
     source: bytes
     sha: bytes
@@ -27,17 +29,22 @@ class Script:
 
 @cache
 def load_script(name: str, dialect: str) -> Script:
-    """Return a script with its includes, which are looked up in the dialect's folder, then lib/."""
+    """Return a script with its includes.
 
-    def stitch(match: re.Match[str]) -> str:
+    :param name: the name of the file in lua/, without its ending.
+    :param dialect: "native" or "portable". Includes are searched in this folder, then in lib/.
+    :raises FileNotFoundError: if the script or an include does not exist.
+    """
+
+    def read_include(match: re.Match[str]) -> str:
         for folder in (LUA_DIR / dialect, LUA_DIR / "lib"):
             path = folder / f"{match[1]}.lua"
             if path.is_file():
                 return path.read_text("utf-8").rstrip()
         raise FileNotFoundError(
-            f"lua/{name}.lua includes {match[1]!r}, which is not there ({dialect})"
+            f"lua/{name}.lua includes {match[1]!r}, which is not in lua/{dialect} or lua/lib"
         )
 
     text = (LUA_DIR / f"{name}.lua").read_text("utf-8")
-    source = _INCLUDE_PATTERN.sub(stitch, text).encode()
+    source = _INCLUDE_PATTERN.sub(read_include, text).encode()
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())

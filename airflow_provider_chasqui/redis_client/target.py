@@ -1,7 +1,4 @@
-"""Passwords that live in a file, as those of Kubernetes and Vault do.
-
-Where the server is and how to log in: one value for URLs, keywords and Airflow connections.
-"""
+"""Address and credentials of a server: one value for URLs, keywords and Airflow connections."""
 
 from __future__ import annotations
 
@@ -9,38 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from redis.credentials import CredentialProvider
 
 from airflow_provider_chasqui.core.errors import InvalidArgument
 
-
-@dataclass(frozen=True)
-class PasswordFile(CredentialProvider):
-    """Reads the file at every login, so whoever rotates the password only writes the file."""
-
-    path: Path
-    username: str | None = None
-
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        password = self.read_password()
-        return (self.username, password) if self.username else (password,)
-
-    def read_password(self) -> str:
-        """The password; InvalidArgument if there is none to be read."""
-        name = str(self.path)
-        try:
-            text = self.path.read_text().rstrip("\r\n")
-        except (OSError, UnicodeError, ValueError) as cause:
-            why = (
-                cause.strerror or str(cause) if isinstance(cause, OSError) else type(cause).__name__
-            )
-            raise InvalidArgument(f"cannot read the password file {name!r}: {why}") from cause
-        if not text:
-            raise InvalidArgument(f"the password file {name!r} is empty")
-        return text
-
+DEFAULT_URL = "redis://127.0.0.1:6379"
 
 _SCHEMES = {
     "redis": (False, ""),
@@ -57,9 +29,55 @@ _URL_ESCAPING_HINT = (
 )
 
 
+@dataclass(frozen=True)
+class PasswordFile(CredentialProvider):
+    """Credential provider that reads the password from a file at every login.
+
+    A program that rotates the password, such as Kubernetes or Vault, only writes the file.
+
+    :param path: the file. A line break at its end is ignored.
+    :param username: the user name, or None for the default user.
+    """
+
+    path: Path
+    username: str | None = None
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """Return the arguments of AUTH.
+
+        :raises InvalidArgument: if the file cannot be read or is empty.
+        """
+        password = self.read_password()
+        return (self.username, password) if self.username else (password,)
+
+    def read_password(self) -> str:
+        """Return the password.
+
+        :raises InvalidArgument: if the file cannot be read or is empty.
+        """
+        name = str(self.path)
+        try:
+            password = self.path.read_text().rstrip("\r\n")
+        except (OSError, UnicodeError, ValueError) as cause:
+            reason = (
+                cause.strerror or str(cause) if isinstance(cause, OSError) else type(cause).__name__
+            )
+            raise InvalidArgument(f"cannot read the password file {name!r}: {reason}") from cause
+        if not password:
+            raise InvalidArgument(f"the password file {name!r} is empty")
+        return password
+
+
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to trust the server, and how to be trusted by it."""
+    """TLS settings of a connection.
+
+    :param ca_file: the certificate authorities to trust. None is the system's.
+    :param cert_file: the certificate of the client.
+    :param key_file: the key of the client's certificate.
+    :param verify: verify the certificate of the server.
+    :param check_hostname: verify that the certificate is for the host.
+    """
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -70,12 +88,25 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class RedisTarget:
-    """A server to connect to. Its repr and `where` never show a password.
+    """Address and credentials of a server. Its repr and `display_name` contain no password.
 
-    `sentinel_master` makes `nodes` the sentinels that know the master; `cluster` makes them the
-    nodes that know the cluster. `timeout` is how long one answer may take, in seconds. A call is
-    sent again up to `retries` times, with growing pauses, for a minute at most: the default
-    outlasts a failover of about ten seconds.
+    :param nodes: hosts and ports: the server, or the sentinels, or nodes of the cluster.
+    :param db: the number of the database.
+    :param username: the user name, or None for the default user.
+    :param password: the password.
+    :param tls: the TLS settings, or None for a connection without TLS.
+    :param unix_path: the path of a Unix socket, instead of nodes.
+    :param sentinel_master: the name of the master that the sentinels monitor.
+    :param sentinel_username: the user name at the sentinels.
+    :param sentinel_password: the password at the sentinels.
+    :param cluster: whether the server is a Redis Cluster.
+    :param timeout: the longest wait for one reply, in seconds.
+    :param connect_timeout: the longest wait for a connection, in seconds.
+    :param retries: how often a command is sent again after a failure, with increasing delays and
+        for at most one minute. The default outlasts a failover of about ten seconds.
+    :param client_name: the name of the connections in CLIENT LIST.
+    :param credential_provider: the source of the credentials, instead of `username` and `password`.
+    :raises InvalidArgument: if a value is not valid, or two of them exclude each other.
     """
 
     nodes: tuple[tuple[str, int], ...] = (("127.0.0.1", 6379),)
@@ -96,90 +127,154 @@ class RedisTarget:
 
     def __post_init__(self) -> None:
         if not self.nodes and not self.unix_path:
-            raise InvalidArgument("a connection needs a host")
+            raise InvalidArgument("a connection needs a host or the path of a Unix socket")
         for host, port in self.nodes:
             if not host or not 0 < port < 65536:
-                raise InvalidArgument("a node is a host and a port from 1 to 65535")
+                raise InvalidArgument("a node needs a host and a port from 1 to 65535")
         if self.unix_path and (self.cluster or self.sentinel_master or self.tls):
-            raise InvalidArgument("a unix socket goes without Sentinel, Cluster and TLS")
+            raise InvalidArgument("a Unix socket cannot be used with Sentinel, Cluster or TLS")
         if self.cluster and self.sentinel_master:
             raise InvalidArgument("choose Sentinel or Cluster, not both")
         if self.db < 0:
-            raise InvalidArgument("the number of the database must not be negative")
+            raise InvalidArgument(f"the database must be 0 or more, not {self.db}")
         if self.cluster and self.db:
-            raise InvalidArgument("a Redis Cluster has only database 0")
+            raise InvalidArgument(f"a Redis Cluster has only database 0, not {self.db}")
         for seconds in (self.timeout, self.connect_timeout):
-            if not 0 < seconds <= 86_400:  # which not a number is not either
-                raise InvalidArgument("timeouts must be above 0 seconds and at most a day")
+            if not 0 < seconds <= 86_400:  # false for NaN as well
+                raise InvalidArgument(
+                    f"timeouts must be more than 0 seconds and at most one day, not {seconds}"
+                )
         if self.retries < 0:
-            raise InvalidArgument("retries must not be negative")
+            raise InvalidArgument(f"retries must be 0 or more, not {self.retries}")
 
     @property
     def display_name(self) -> str:
-        """The server as a person would name it, without secrets."""
+        """The address of the server for messages, without secrets."""
         if self.unix_path:
             return f"unix:{self.unix_path}"
-        nodes = ",".join(
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes
-        )
+        nodes = _format_nodes(self.nodes)
         if self.sentinel_master:
             return f"master {self.sentinel_master!r} of sentinels {nodes}"
         return f"cluster at {nodes}" if self.cluster else f"{nodes}/{self.db}"
 
     @classmethod
     def coerce(cls, target: RedisTarget | str) -> RedisTarget:
+        """Return a target from a target or a URL.
+
+        :param target: a target, which is returned unchanged, or a URL.
+        :raises InvalidArgument: if the URL is not valid.
+        """
         return target if isinstance(target, RedisTarget) else from_url(target)
+
+    def to_url(self) -> str:
+        """Return the URL of the target, with its passwords. `from_url` is the inverse.
+
+        A credential provider is not part of the URL.
+        """
+        login = quote(self.username or "", safe="")
+        if self.password:
+            login += f":{quote(self.password, safe='')}"
+        return self._url(f"{login}@" if login else "")
+
+    def to_env(self) -> dict[str, str]:
+        """Return the environment variables by which the `chasqui` command finds this server.
+
+        The URL contains neither the user name nor the password. They have their own variables.
+        """
+        variables = {"CHASQUI_URL": self._url("")}
+        if self.username:
+            variables["CHASQUI_USERNAME"] = self.username
+        if self.password:
+            variables["CHASQUI_PASSWORD"] = self.password
+        return variables
+
+    def _url(self, login: str) -> str:
+        query = {
+            "timeout": f"{self.timeout:g}",
+            "connect_timeout": f"{self.connect_timeout:g}",
+            "retries": str(self.retries),
+            "client_name": self.client_name,
+            "sentinel_username": self.sentinel_username,
+            "sentinel_password": self.sentinel_password,
+        }
+        if self.tls:
+            query |= {
+                "ssl_ca_certs": self.tls.ca_file,
+                "ssl_certfile": self.tls.cert_file,
+                "ssl_keyfile": self.tls.key_file,
+                "ssl_cert_reqs": "required" if self.tls.verify else "none",
+                "ssl_check_hostname": "true" if self.tls.check_hostname else "false",
+            }
+        if self.unix_path:
+            query["db"] = str(self.db)
+            address = f"unix://{login}{quote(self.unix_path)}"
+        else:
+            topology = "+cluster" if self.cluster else "+sentinel" if self.sentinel_master else ""
+            path = [quote(self.sentinel_master, safe="")] if self.sentinel_master else []
+            path += [] if self.cluster else [str(self.db)]
+            scheme = f"{'rediss' if self.tls else 'redis'}{topology}"
+            address = f"{scheme}://{login}{_format_nodes(self.nodes)}/{'/'.join(path)}"
+        options = {name: value for name, value in query.items() if value is not None}
+        return f"{address}?{urlencode(options)}"
+
+
+def _format_nodes(nodes: tuple[tuple[str, int], ...]) -> str:
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in nodes)
 
 
 def from_url(url: str, **overrides: Any) -> RedisTarget:
     """Return the target of a URL.
 
-    redis:// and rediss:// (TLS), unix://, and with +sentinel or +cluster several nodes:
-    `redis+sentinel://user:secret@host1:26379,host2:26379/mymaster/0`.
+    The schemes are redis://, rediss:// (TLS) and unix://. With +sentinel or +cluster several nodes
+    are allowed, such as `redis+sentinel://user:secret@host1:26379,host2:26379/mymaster/0`.
+
+    :param url: the URL.
+    :param overrides: fields of RedisTarget that replace those of the URL.
+    :raises InvalidArgument: if the URL is not valid. The message contains no part of a password.
     """
     scheme, login, hosts, path, query = _split_url(url)
-    tls, form = _SCHEMES[scheme]
+    tls, topology = _SCHEMES[scheme]
     user, _, password = login.partition(":")
     fields: dict[str, Any] = {
         "username": unquote(user) or None,
         "password": unquote(password) or None,
         "tls": _parse_tls(query) if tls else None,
-        "cluster": form == "cluster",
+        "cluster": topology == "cluster",
     }
-    if form == "unix":
+    if topology == "unix":
         if hosts or not path:
             raise InvalidArgument(
                 "a unix URL has three slashes and a path: unix:///run/redis.sock?db=0"
             )
         fields |= {"nodes": (), "unix_path": f"/{unquote(path)}"}
-        rest = [query.pop("db", "0")]
+        segments = [query.pop("db", "0")]
     else:
-        fields["nodes"] = tuple(_parse_node(host, form) for host in hosts.split(","))
-        rest = [unquote(part) for part in path.split("/") if part]
-    if form == "sentinel":
-        if not rest:
+        fields["nodes"] = tuple(_parse_node(host, topology) for host in hosts.split(","))
+        segments = [unquote(segment) for segment in path.split("/") if segment]
+    if topology == "sentinel":
+        if not segments:
             raise InvalidArgument(
                 "a sentinel URL names the master: redis+sentinel://host:26379/mymaster/0"
             )
-        fields["sentinel_master"] = rest.pop(0)
-    if len(rest) > 1:
-        raise InvalidArgument(f"the URL of the server has too long a path; {_URL_ESCAPING_HINT}")
-    if rest:
-        fields["db"] = _parse_int(rest[0], "the database in the URL")
+        fields["sentinel_master"] = segments.pop(0)
+    if len(segments) > 1:
+        raise InvalidArgument(f"the path of the server's URL is too long; {_URL_ESCAPING_HINT}")
+    if segments:
+        fields["db"] = _parse_int(segments[0], "the database in the URL")
     fields |= _parse_options(query)
     return replace(RedisTarget(**fields), **overrides)
 
 
 def _split_url(url: str) -> tuple[str, str, str, str, dict[str, str]]:
-    # By hand: several hosts are no URL to urllib, and its errors quote what may be a password.
-    scheme, mark, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
-    if not mark or scheme not in _SCHEMES:
-        known = ", ".join(f"{each}://" for each in _SCHEMES)
-        raise InvalidArgument(f"the URL of the server must begin with one of {known}")
-    if "#" in rest:
-        raise InvalidArgument(f"the URL of the server has a '#' in it; {_URL_ESCAPING_HINT}")
-    rest, _, query = rest.partition("?")
-    netloc, _, path = rest.partition("/")
+    # urllib does not accept several hosts, and its errors quote text that may be a password.
+    scheme, separator, location = url.partition("://") if isinstance(url, str) else ("", "", "")
+    if not separator or scheme not in _SCHEMES:
+        schemes = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise InvalidArgument(f"the URL of the server must begin with one of {schemes}")
+    if "#" in location:
+        raise InvalidArgument(f"the URL of the server contains a '#'; {_URL_ESCAPING_HINT}")
+    location, _, query = location.partition("?")
+    netloc, _, path = location.partition("/")
     login, _, hosts = netloc.rpartition("@")
     return scheme, login, hosts, path, dict(parse_qsl(query, keep_blank_values=True))
 
@@ -194,9 +289,9 @@ def _parse_node(text: str, topology: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise InvalidArgument("an IPv6 address in the URL stands in brackets: redis://[::1]:6379")
+        raise InvalidArgument("an IPv6 address in the URL needs brackets: redis://[::1]:6379")
     if not host:
-        raise InvalidArgument("the URL of the server names no host")
+        raise InvalidArgument("the URL of the server has no host")
     return host, number
 
 
@@ -217,17 +312,17 @@ def _parse_tls(query: dict[str, str]) -> Tls:
 
 
 def _parse_options(query: Mapping[str, str]) -> dict[str, Any]:
-    known: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, value in query.items():
         if key in ("timeout", "connect_timeout"):
             try:
-                known[key] = float(value)
+                options[key] = float(value)
             except ValueError:
                 raise InvalidArgument(f"{key} in the URL is not a number of seconds") from None
         elif key == "retries":
-            known[key] = _parse_int(value, "retries in the URL")
+            options[key] = _parse_int(value, "retries in the URL")
         elif key in ("client_name", "sentinel_username", "sentinel_password"):
-            known[key] = value
+            options[key] = value
         else:
             raise InvalidArgument(f"the URL option {key!r} is not known")
-    return known
+    return options

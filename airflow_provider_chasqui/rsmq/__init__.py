@@ -1,1 +1,1 @@
-"""RSMQ: a client that shares its queues with npm rsmq, and the bridge to and from Chasqui."""
+"""RSMQ: a client that shares its queues with npm rsmq, and transfers from and to Chasqui queues."""

@@ -1,12 +1,15 @@
-"""ChasquiQueueDepthSensor: back-pressure, wait until a queue has room."""
+"""ChasquiQueueDepthSensor: back-pressure for producers. Wait until a queue is below its limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 
+from airflow_provider_chasqui.core.durations import parse_duration
+from airflow_provider_chasqui.core.validation import parse_int
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 from airflow_provider_chasqui.sensors._base import ChasquiSensorBase
 
@@ -17,34 +20,50 @@ if TYPE_CHECKING:
 
 
 class ChasquiQueueDepthSensor(ChasquiSensorBase):
-    """Waits until a queue is no deeper than every limit that is given; returns the depth.
+    """Sensor that waits until no count of a queue exceeds its limit.
 
-    :param max_waiting: jobs that no worker has taken yet.
-    :param max_running: jobs that workers hold.
-    :param max_lag: jobs that the consumer group has not read yet.
-    :param max_delayed: jobs that are not yet due.
-    :param max_dead: dead letters.
+    Returns a mapping with the counts `waiting`, `running`, `delayed`, `dead` and `lag`. A limit
+    that is None is not checked. The limits are an integer or decimal text, and are templated.
+
+    :param queue_name: the queue. (templated)
+    :param max_waiting: the maximum number of jobs that no worker has read. Default: None.
+    :param max_running: the maximum number of jobs that workers own. Default: None.
+    :param max_lag: the maximum number of entries that the consumer group has not read, or of
+        waiting jobs if the server does not know the lag. Default: None.
+    :param max_delayed: the maximum number of jobs that are not due yet. Default: None.
+    :param max_dead: the maximum number of dead letters. Default: None.
+    :param poke_interval: the time between two checks: a timedelta, a number of seconds, or text
+        such as `5s`. Default: 5 seconds.
+    :param deferrable: whether to wait in the triggerer, without a worker slot. Default: the
+        `default_deferrable` option of Airflow's section `[operators]`.
+    :param chasqui_conn_id: the id of the Airflow connection. Default: `chasqui_default`.
+        (templated)
     """
 
     template_fields: Sequence[str] = (
-        "queue_name", "max_waiting", "max_running", "max_lag", "max_delayed", "max_dead",
+        "queue_name",
+        "max_waiting",
+        "max_running",
+        "max_lag",
+        "max_delayed",
+        "max_dead",
         "chasqui_conn_id",
-    )  # fmt: skip
+    )
     stat_name = "depth_wait"
 
     def __init__(
         self,
         *,
         queue_name: str,
-        max_waiting: int | None = None,
-        max_running: int | None = None,
-        max_lag: int | None = None,
-        max_delayed: int | None = None,
-        max_dead: int | None = None,
-        poke_interval: float = 5.0,
+        max_waiting: int | str | None = None,
+        max_running: int | str | None = None,
+        max_lag: int | str | None = None,
+        max_delayed: int | str | None = None,
+        max_dead: int | str | None = None,
+        poke_interval: timedelta | float | str = 5.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(poke_interval=poke_interval, **kwargs)
+        super().__init__(poke_interval=parse_duration(poke_interval, "poke_interval"), **kwargs)
         self.queue_name = queue_name
         self.max_waiting = max_waiting
         self.max_running = max_running
@@ -55,8 +74,11 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
     @property
     def _limit_values(self) -> dict[str, int | None]:
         names = ("max_waiting", "max_running", "max_lag", "max_delayed", "max_dead")
-        given = {name: getattr(self, name) for name in names}
-        return {name: None if value is None else int(value) for name, value in given.items()}
+        values = {name: getattr(self, name) for name in names}
+        return {
+            name: None if value is None else parse_int(name, value)
+            for name, value in values.items()
+        }
 
     @property
     def _depth_limits(self) -> DepthLimits:
@@ -87,12 +109,19 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
         return {name: count for name, count in event.items() if name != "status"}
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
+        """Return the counts of the queue if no limit is exceeded, otherwise False.
+
+        :param context: the task's context.
+        """
         from airflow_provider_chasqui.triggers._waiting import depth_event
 
         with ChasquiHook(self.chasqui_conn_id) as hook:
             depth = hook.queue(self.queue_name).depth()
-            over = self._depth_limits.exceeded(depth)
-            if over:
-                self.log.info("The queue %r has no room yet: %s", self.queue_name, ", ".join(over))
+            if exceeded := self._depth_limits.exceeded(depth):
+                self.log.info(
+                    "depth: the queue %r exceeds its limits: %s",
+                    self.queue_name,
+                    ", ".join(exceeded),
+                )
                 return False
             return PokeReturnValue(True, self.finish(context, hook, depth_event(depth)))

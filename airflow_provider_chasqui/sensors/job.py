@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 
 
 class ChasquiJobSensor(ChasquiSensorBase):
-    """Waits until a job is done and returns its result, where workers keep it.
+    """Sensor that waits until a job is done.
 
-    Fails with the job's own error if it dies, and with JobNotFound if no trace of it is left.
+    Returns the result of the job, or None if the worker does not store results. Fails with the
+    error of the job if the job dies, and with JobNotFound if the job cannot be found.
 
-    :param job_id: the id that ChasquiEnqueueOperator returned.
-    :param events_after: a place in the events from before the job was added; spares reading all of them.
+    :param queue_name: the queue. (templated)
+    :param job_id: the id that ChasquiEnqueueOperator returned. (templated)
+    :param events_after: the id of an event that is older than the job, so that older events are not
+        read. Default: "0-0", which reads all events. (templated)
+    :param deferrable: whether to wait in the triggerer, without a worker slot. Default: the
+        `default_deferrable` option of Airflow's section `[operators]`.
+    :param chasqui_conn_id: the id of the Airflow connection. Default: `chasqui_default`.
+        (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "job_id", "events_after", "chasqui_conn_id")
@@ -64,19 +71,23 @@ class ChasquiJobSensor(ChasquiSensorBase):
         return hook.queue(self.queue_name).result(self.job_id)
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
+        """Return the result of the job if it is finished, otherwise False.
+
+        :param context: the task's context.
+        """
         from airflow_provider_chasqui.triggers._event_follower import JobWaitResult
 
         self.push_link(context)
         with ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
-            found = queue.job_status(self.job_id)
-            self.log.info("The job %s is %s", self.job_id, found.state)
-            if found.state not in ("done", "dead", "unknown"):
+            status = queue.job_status(self.job_id)
+            self.log.info("job: the state of job %s is %s", self.job_id, status.state)
+            if status.state not in ("done", "dead", "unknown"):
                 return False
-            end = JobWaitResult(self.job_id, found.state, found.reason)
-            if found.state == "dead":
-                letters = queue.dead_letters(limit=1, newest_first=True, job_ids=[self.job_id])
-                end = JobWaitResult.from_dead_letter(
-                    self.job_id, letters[0] if letters else None, found.reason
+            result = JobWaitResult(self.job_id, status.state, status.reason)
+            if status.state == "dead":
+                dead_letters = queue.dead_letters(limit=1, newest_first=True, job_ids=[self.job_id])
+                result = JobWaitResult.from_dead_letter(
+                    self.job_id, dead_letters[0] if dead_letters else None, status.reason
                 )
-            return PokeReturnValue(True, self.finish(context, hook, end.as_dict()))
+            return PokeReturnValue(True, self.finish(context, hook, result.as_dict()))

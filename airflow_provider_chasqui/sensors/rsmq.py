@@ -1,4 +1,4 @@
-"""RsmqSensor: wait for messages of an RSMQ queue."""
+"""RsmqSensor: wait for messages in an RSMQ queue."""
 
 from __future__ import annotations
 
@@ -26,13 +26,19 @@ ReceiveMode = Literal["receive", "pop", "peek"]
 
 
 class RsmqSensor(BaseSensorOperator):
-    """Waits until an RSMQ queue has a visible message, and returns up to `max_messages` of them.
+    """Wait until an RSMQ queue has a visible message, and return messages.
 
-    :param rsmq_queue_name: the queue.
-    :param receive_mode: "receive" hides them for `vt` seconds, and whoever handles them must delete them;
-        "pop" deletes them at once; "peek" leaves them where they are.
-    :param deferrable: wait in the triggerer, holding no worker slot. A realtime sender wakes it at
-        once, else it looks every `poke_interval` seconds.
+    :param rsmq_queue_name: the RSMQ queue.
+    :param receive_mode: "receive" hides the messages for `vt`, and a later task must delete them;
+        "pop" deletes them at once; "peek" does not change them.
+    :param max_messages: the maximum number of messages.
+    :param vt: the seconds, or the timedelta, for which received messages are hidden. None takes the
+        setting of the queue.
+    :param namespace: the prefix of the RSMQ keys.
+    :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
+    :param deferrable: wait in the triggerer, without a worker slot. A message of a realtime sender
+        ends the wait at once. Otherwise the trigger polls every `poke_interval` seconds.
+    :param rsmq_conn_id: the id of the connection.
     """
 
     template_fields: Sequence[str] = ("rsmq_queue_name", "namespace", "rsmq_conn_id")
@@ -54,7 +60,7 @@ class RsmqSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         if receive_mode not in ("receive", "pop", "peek"):
             raise InvalidArgument(
-                f"receive_mode is 'receive', 'pop' or 'peek', not {receive_mode!r}"
+                f"receive_mode must be 'receive', 'pop' or 'peek', not {receive_mode!r}"
             )
         if max_messages < 1:
             raise InvalidArgument(f"max_messages must be at least 1, not {max_messages}")
@@ -68,12 +74,16 @@ class RsmqSensor(BaseSensorOperator):
         self.rsmq_conn_id = rsmq_conn_id
 
     def execute(self, context: Context) -> Any:
+        """Return messages, or defer until one is visible."""
         if not self.deferrable:
             return super().execute(context)
         return self._receive_or_defer(time.time() + self.timeout)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Take the messages that the trigger saw; if somebody was faster, wait again."""
+        """Receive the messages, or defer again if another client received them first.
+
+        :param event: the event of RsmqMessageTrigger.
+        """
         if "error" in event:
             raise AirflowFailException(event["error"])
         return self._receive_or_defer(event["deadline"])
@@ -100,31 +110,31 @@ class RsmqSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
+        """Return whether a message was visible, and the messages."""
         with fail_without_retry():
             messages = self._fetch_messages()
         return PokeReturnValue(bool(messages), messages)
 
     def _fetch_messages(self) -> list[dict[str, Any]]:
         with RsmqHook(self.rsmq_conn_id, namespace=self.namespace, units=self.units) as hook:
+            client = hook.get_conn()
             if self.receive_mode == "peek":
-                found = hook.peek_messages(self.rsmq_queue_name, limit=self.max_messages)
+                messages = client.peek_messages(self.rsmq_queue_name, limit=self.max_messages)
             else:
-                found = self._receive(hook.client)
-        return [_to_xcom(message) for message in found]
+                messages = self._receive(client)
+        return [_to_xcom(message) for message in messages]
 
     def _receive(self, client: RsmqClient) -> list[RsmqMessage]:
-        found: list[RsmqMessage] = []
-        seen: set[str] = set()
-        while len(found) < self.max_messages:
+        messages: dict[str, RsmqMessage] = {}
+        while len(messages) < self.max_messages:
             if self.receive_mode == "pop":
                 message = client.pop_message(self.rsmq_queue_name)
             else:
                 message = client.receive_message(self.rsmq_queue_name, vt=self.vt)
-            if message is None or message.id in seen:  # with vt 0 the same one comes again
+            if message is None or message.id in messages:  # vt=0 returns the same message again
                 break
-            seen.add(message.id)
-            found.append(message)
-        return found
+            messages[message.id] = message
+        return list(messages.values())
 
 
 def _to_xcom(message: RsmqMessage) -> dict[str, Any]:

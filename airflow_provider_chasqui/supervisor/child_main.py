@@ -28,7 +28,7 @@ from airflow_provider_chasqui.core.errors import AuthenticationFailed, ChasquiEr
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.gc_tuning import tune_gc
 from airflow_provider_chasqui.engine.handlers import Handlers
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.supervisor import handler_loader, logging_setup
 from airflow_provider_chasqui.supervisor.config import WorkerConfig
 

@@ -1,1 +1,1 @@
-""""""
+"""Helpers for tests and demos of user code."""

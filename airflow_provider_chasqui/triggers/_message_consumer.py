@@ -1,7 +1,9 @@
-"""Messages held until somebody says what became of them.
+"""A consumer whose messages stay pending until the caller decides their outcome.
 
-An inbox is a consumer whose handler waits: so renewal, healing, budgets, promotion of delayed
-messages and a clean shutdown are the engine's, and only the verdict comes from outside.
+The consumer is a worker whose handler waits for the decision. Claim renewal, recovery, attempt
+limits, promotion of delayed messages and the shutdown are therefore those of the engine.
+
+This module imports the engine. `_message_windows` does not, because DAG files import it.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from airflow_provider_chasqui.core.outcome import Snooze, Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.context import Context
 from airflow_provider_chasqui.engine.handlers import Handlers
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
-# Watchers mostly wait: a delayed message may be a second late, and Redis has a tenth of the work.
+# Watchers are idle most of the time, so they poll the delayed set less often than workers do. A
+# delayed message may therefore arrive one second late.
 _SLOW_PROMOTER = PromoterConfig(poll_interval=timedelta(seconds=1))
 
 
 class Message:
-    """A held message: accept it, reject it to the dead letters, or hand it back."""
+    """A pending message. The first call of `ack`, `dead_letter`, `retry` or `release` counts."""
 
     __slots__ = ("_outcome", "entry_id", "job")
 
@@ -36,6 +39,7 @@ class Message:
         self._outcome = outcome
 
     def as_json(self) -> dict[str, Any]:
+        """Return the message as it appears in events and in `get_messages`."""
         return {
             "id": self.job.id,
             "name": self.job.name,
@@ -46,21 +50,30 @@ class Message:
         }
 
     def ack(self) -> None:
-        """It is safely taken: it leaves the queue."""
+        """Remove the message from the queue."""
         self._resolve(None)
 
     def dead_letter(self, reason: str) -> None:
-        """Nobody can use it: it becomes a letter with this reason."""
+        """Move the message to the DLQ.
+
+        :param reason: the error in the dead letter.
+        """
         if not self._outcome.done():
             self._outcome.set_exception(Unrecoverable(reason))
 
     def retry(self, reason: str) -> None:
-        """It could not be taken this time: it comes again later, within its budget."""
+        """Deliver the message again later. This counts as an attempt.
+
+        :param reason: the error of this attempt.
+        """
         if not self._outcome.done():
             self._outcome.set_exception(RuntimeError(reason))
 
     def release(self, delay: timedelta = timedelta(0)) -> None:
-        """It was not looked at: it comes again, at no cost."""
+        """Deliver the message again without counting an attempt.
+
+        :param delay: the time until then; none by default.
+        """
         self._resolve(Snooze(delay))
 
     def _resolve(self, outcome: Any) -> None:
@@ -69,44 +82,53 @@ class Message:
 
 
 class MessageConsumer:
-    """At most `hold` messages of a queue, taken in windows."""
+    """Reads the messages of a queue in windows.
+
+    :param queue: the queue; the caller closes it.
+    :param config: the configuration of the consumer; its concurrency is ignored.
+    :param max_in_flight: the maximum number of messages without an outcome.
+    """
 
     def __init__(self, queue: AsyncQueue, config: ConsumerConfig, max_in_flight: int):
-        chosen = replace(
+        consumer_config = replace(
             config, concurrency=max_in_flight, store_results=False, promoter=_SLOW_PROMOTER
         )
         handlers = Handlers(self._handle)
-        handlers.tracing_enabled = False  # a message is held here, not processed
-        self._consumer = Consumer(queue, handlers, chosen)
+        handlers.tracing_enabled = False  # the message is not processed here
+        self._consumer = Consumer(queue, handlers, consumer_config)
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         self._in_flight: set[Message] = set()
         self._consumer_task: asyncio.Task[None] | None = None
         self._closed = False
 
     async def read_window(self, limit: int, max_wait: float, idle_timeout: float) -> list[Message]:
-        """Return up to `most` messages, at the latest `wait` seconds after the first.
+        """Return the next messages.
 
-        Without a message for `idle` seconds the window is empty. Raises what ended the consumer.
+        :param limit: the maximum number of messages.
+        :param max_wait: the maximum time after the first message, in seconds.
+        :param idle_timeout: the maximum time to wait for the first message, in seconds.
+        :return: the messages; none if no message arrived within `idle_timeout`.
+        :raises ChasquiError: if the consumer stopped.
         """
         if self._consumer_task is None:
             self._consumer_task = asyncio.create_task(
                 self._consumer.run(), name="chasqui-message-consumer"
             )
-        first = await self._next_message(idle_timeout)
-        if first is None:
+        first_message = await self._next_message(idle_timeout)
+        if first_message is None:
             return []
-        messages = [first]
-        deadline = asyncio.get_running_loop().time() + max_wait
+        messages = [first_message]
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + max_wait
         while len(messages) < limit:
-            left = deadline - asyncio.get_running_loop().time()
-            message = await self._next_message(max(0.0, left))
+            message = await self._next_message(max(0.0, deadline - clock()))
             if message is None:
                 break
             messages.append(message)
         return messages
 
     async def close(self) -> None:
-        """Hand back everything that nobody has judged, and end."""
+        """Release all messages without an outcome and stop the consumer."""
         self._closed = True
         for message in list(self._in_flight):
             message.release()
@@ -118,29 +140,31 @@ class MessageConsumer:
         if not self._incoming.empty():
             return self._incoming.get_nowait()
         assert self._consumer_task is not None
-        waiting = asyncio.ensure_future(self._incoming.get())
+        next_message = asyncio.ensure_future(self._incoming.get())
         try:
             await asyncio.wait(
-                {waiting, self._consumer_task}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                {next_message, self._consumer_task},
+                timeout=timeout,
+                return_when=asyncio.FIRST_COMPLETED,
             )
-            if waiting.done():
-                return waiting.result()
+            if next_message.done():
+                return next_message.result()
             if self._consumer_task.done():
                 self._consumer_task.result()
-                raise ConsumerStopped("the inbox was closed")
+                raise ConsumerStopped("the message consumer was closed")
             return None
         finally:
-            # Cancelled only while it still waits: a message it has taken is returned above.
-            waiting.cancel()
+            # This loses no message: a future that has received one is done and was returned above.
+            next_message.cancel()
 
     async def _handle(self, job: Job, context: Context) -> Any:
-        if self._closed:  # it was begun between the last window and the end of reading
+        if self._closed:  # the job was started while the consumer stopped reading
             return Snooze(timedelta(0))
-        verdict: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        message = Message(job, context.entry_id, verdict)
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        message = Message(job, context.entry_id, outcome)
         self._in_flight.add(message)
         self._incoming.put_nowait(message)
         try:
-            return await verdict
+            return await outcome
         finally:
             self._in_flight.discard(message)

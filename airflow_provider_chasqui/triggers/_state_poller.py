@@ -1,6 +1,7 @@
-"""Looking for many jobs at once: by bits and results in one pipeline, or in one pass.
+"""The state of awaited jobs, batches and queue depths, read from Redis for all waiters of a queue.
 
-Looking after everybody who waits on one queue: who is to be looked at, and what is seen.
+The module contains, in this order: the results of a wait, the waiters that an `EventFollower`
+registers, the read commands, and the `StatePoller` that runs them.
 """
 
 from __future__ import annotations
@@ -12,85 +13,211 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_chasqui.core.batch import parse_batch_job_id
+from airflow_provider_chasqui.core.batch import BatchPosition, BatchProgress, parse_batch_job_id
 from airflow_provider_chasqui.core.codec import decode_delayed_member
-from airflow_provider_chasqui.core.command import (
-    Command,
-    CommandFlow,
-    DialectCommand,
-    as_int,
-    as_raw,
-    redis_command,
-)
+from airflow_provider_chasqui.core.command import CommandFlow, as_int, as_raw, redis_command
 from airflow_provider_chasqui.core.commands import batches, dead_letters, delayed, inspect
 from airflow_provider_chasqui.core.commands.consumer_group import parse_entry
+from airflow_provider_chasqui.core.commands.inspect import Depth
 from airflow_provider_chasqui.core.errors import BatchNotFound, DecodeError
 from airflow_provider_chasqui.core.event import FINAL_EVENTS, Event
 from airflow_provider_chasqui.core.job import DeadLetter, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.triggers._event_follower import (
-    BatchSnapshot,
-    BatchWaiter,
-    JobWaiter,
-    JobWaitResult,
-    RecentEvents,
-    Waiter,
-    parse_stream_id,
-)
+from airflow_provider_chasqui.core.stream_id import StreamId
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.redis_client.client import AsyncRedisClient
-if TYPE_CHECKING:
-    from airflow_provider_chasqui.core.batch import BatchProgress
-    from airflow_provider_chasqui.queue import AsyncQueue
-    from airflow_provider_chasqui.triggers._event_follower import EventFollower
+    from airflow_provider_chasqui.queue_async import AsyncQueue
+    from airflow_provider_chasqui.triggers._event_follower import EventFollower, RecentEvents
+
+log = logging.getLogger(__name__)
+
+CANCELLED = "cancelled"
+_MAX_FLOWS_PER_PIPELINE = 1000
+_MAX_MISSES = 2
+# A scan of a deep queue is expensive. The pause after it is this multiple of its duration.
+_SCAN_PAUSE_FACTOR = 20
+
+WaiterT = TypeVar("WaiterT", bound="Waiter")
+R = TypeVar("R")
 
 
-_PIPELINE_SIZE = 1000
+@dataclass(frozen=True, slots=True)
+class JobWaitResult:
+    """The outcome of a job.
+
+    :param job_id: the id of the job.
+    :param status: `done`, `dead`, or `unknown` if Redis has no record of the job.
+    :param reason: the reason of the dead letter, e.g. `retries_exhausted`.
+    :param error: the error of the last attempt.
+    :param attempts: the number of attempts.
+    """
+
+    job_id: str
+    status: str
+    reason: str | None = None
+    error: str | None = None
+    attempts: int | None = None
+
+    @classmethod
+    def from_dead_letter(
+        cls, job_id: str, dead_letter: DeadLetter | None, reason: str | None = None
+    ) -> JobWaitResult:
+        """Return the outcome of a dead job; `reason` is used if it has no dead letter."""
+        if dead_letter is None:
+            return cls(job_id, "dead", reason)
+        error = dead_letter.error or dead_letter.detail
+        return cls(job_id, "dead", dead_letter.reason or None, error, dead_letter.attempts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as the payload of a trigger event."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
-async def run_in_lockstep(client: AsyncRedisClient, flows: Sequence[CommandFlow[Any]]) -> list[Any]:
-    """Run flows in step: what they ask at the same time travels in one pipeline."""
-    answers: list[Any] = [None] * len(flows)
-    waiting: dict[int, Any] = {}
+@dataclass(frozen=True, slots=True)
+class BatchSnapshot:
+    """The state of a batch at one point in time.
 
-    def go_on(index: int, answer: Any) -> None:
-        try:
-            waiting[index] = flows[index].send(answer)
-        except StopIteration as end:
-            waiting.pop(index, None)
-            answers[index] = end.value
+    :param progress: the counts that Redis has.
+    :param done: completed jobs, including those known only from events.
+    :param dead: dead jobs, including those known only from events.
+    :param lost: jobs that are not on the queue although they neither completed nor died.
+    """
 
-    for index in range(len(flows)):
-        go_on(index, None)
-    while waiting:
-        asked = dict(list(waiting.items())[:_PIPELINE_SIZE])
-        ops: list[Any] = []
-        for step in asked.values():
-            ops += [step] if isinstance(step, Command | DialectCommand) else step
-        replies = iter(await client.pipeline(ops))
-        for index, step in asked.items():
-            one = isinstance(step, Command | DialectCommand)
-            go_on(index, next(replies) if one else [next(replies) for _ in step])
-    return answers
+    progress: BatchProgress
+    done: int
+    dead: int
+    lost: int = 0
+
+    @property
+    def finished(self) -> bool:
+        total = self.progress.total
+        return total is not None and self.done + self.dead + self.lost >= total
+
+
+class ObservedOutcomes:
+    """Outcomes of the jobs of one batch according to events, for workers that set no batch bits."""
+
+    _DONE, _DEAD = 1, 2
+
+    def __init__(self) -> None:
+        self._outcomes: dict[int, bytearray] = {}
+        self.done = 0
+        self.dead = 0
+
+    def add(self, position: BatchPosition, done: bool) -> None:
+        """Record an outcome. A dead job may still complete after a replay, a done one is final."""
+        outcomes = self._outcomes.setdefault(position.part, bytearray())
+        if len(outcomes) <= position.index:
+            outcomes.extend(bytes(max(position.index + 1 - len(outcomes), len(outcomes))))
+        previous = outcomes[position.index]
+        if previous == self._DONE:
+            return
+        self.done += done
+        self.dead += (not done) - (previous == self._DEAD)
+        outcomes[position.index] = self._DONE if done else self._DEAD
+
+    def not_in_bits(self, part: int, done_bits: bytes, dead_bits: bytes) -> tuple[int, int]:
+        """Return the numbers of done and dead jobs of a part for which no bit is set."""
+        done = dead = 0
+        for index, outcome in enumerate(self._outcomes.get(part, b"")):
+            if outcome and not _is_bit_set(done_bits, index) and not _is_bit_set(dead_bits, index):
+                done += outcome == self._DONE
+                dead += outcome == self._DEAD
+        return done, dead
+
+    @property
+    def parts(self) -> list[int]:
+        return sorted(self._outcomes)
+
+
+def _is_bit_set(bits: bytes, index: int) -> bool:
+    byte = index >> 3
+    return byte < len(bits) and bool(bits[byte] >> (7 - (index & 7)) & 1)
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A wait and its schedule. Times are those of the event loop's clock.
+
+    `next_check_at` is the time of the next read of its state, `next_scan_at` the time of the next
+    scan of the whole queue for it, and `misses` the number of consecutive scans that did not find
+    it. `future` is resolved when there is a result.
+    """
+
+    events_after: str
+    is_new: bool = True
+    checked_at: float = 0.0
+    next_check_at: float = 0.0
+    next_scan_at: float = 0.0
+    first_event_at: float | None = None
+    misses: int = 0
+    future: asyncio.Future[Any] = field(default_factory=asyncio.Future)
+
+
+@dataclass(eq=False)
+class JobWaiter(Waiter):
+    """A wait for one job."""
+
+    job_id: str = ""
+    position: BatchPosition | None = None
+
+    def __post_init__(self) -> None:
+        self.position = parse_batch_job_id(self.job_id)
+
+    def resolve(self, result: JobWaitResult) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+
+@dataclass(eq=False)
+class BatchWaiter(Waiter):
+    """A wait for a batch; `future` is replaced each time its snapshot was consumed."""
+
+    batch_id: str = ""
+    snapshot: BatchSnapshot | None = None
+    observed: ObservedOutcomes = field(default_factory=ObservedOutcomes)
+    bits_missing: bool = False
+
+    def update(self, snapshot: BatchSnapshot) -> None:
+        if snapshot != self.snapshot:
+            self.snapshot = snapshot
+            if not self.future.done():
+                self.future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(eq=False)
+class DepthWaiter(Waiter):
+    """A wait for the next sample of the queue's depth; `future` is replaced after each sample."""
+
+    poll_interval: float = 5.0
+    depth: Depth | None = None
+
+    def update(self, depth: Depth) -> None:
+        self.depth = depth
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 def job_state(keys: Keys, waiter: JobWaiter) -> CommandFlow[str]:
-    """Return done, dead, open, or gone if the job's batch is not there."""
+    """Return `done`, `dead`, `unfinished`, or `unknown` if the job's batch does not exist."""
     if waiter.position is None:
-        kept = yield redis_command("EXISTS", keys.result(waiter.job_id), parse=as_int)
-        return "done" if kept else "unfinished"
-    done, dead, there = yield [
+        has_result = yield redis_command("EXISTS", keys.result(waiter.job_id), parse=as_int)
+        return "done" if has_result else "unfinished"
+    done, dead, batch_exists = yield [
         *batches.completion_bits(keys, waiter.position),
         redis_command("EXISTS", keys.batch(waiter.position.batch_id), parse=as_int),
     ]
     if done or dead:
         return "done" if done else "dead"
-    return "unfinished" if there else "unknown"
+    return "unfinished" if batch_exists else "unknown"
 
 
 def read_batch_bits(keys: Keys, batch_id: str, part: int) -> CommandFlow[tuple[bytes, bytes]]:
-    """Return the done and the dead bits of one part of a batch."""
+    """Return the done bits and the dead bits of one part of a batch."""
     done, dead = yield [
         redis_command("GET", keys.batch_done(batch_id, part), parse=as_raw),
         redis_command("GET", keys.batch_dead(batch_id, part), parse=as_raw),
@@ -99,22 +226,22 @@ def read_batch_bits(keys: Keys, batch_id: str, part: int) -> CommandFlow[tuple[b
 
 
 def find_dead_letters(keys: Keys, job_ids: frozenset[str]) -> CommandFlow[dict[str, DeadLetter]]:
-    """Return the newest letter of each job that has one, in one pass of the DLQ."""
-    found: dict[str, DeadLetter] = {}
+    """Return the newest dead letter of each of the jobs that has one, in one pass over the DLQ."""
+    matches: dict[str, DeadLetter] = {}
     cursor = "+"
-    while len(found) < len(job_ids) and (
+    while len(matches) < len(job_ids) and (
         page := (yield dead_letters.page_newest_first(keys, cursor))
     ):
-        for letter in page:
-            if letter.job_id in job_ids:
-                found.setdefault(letter.job_id, letter)
+        for dead_letter in page:
+            if dead_letter.job_id in job_ids:
+                matches.setdefault(dead_letter.job_id, dead_letter)
         cursor = page[-1].id
-    return found
+    return matches
 
 
 @dataclass(slots=True)
 class QueueScan:
-    """Which of the wanted jobs are on the queue, and how many of each wanted batch."""
+    """The awaited jobs that are on the queue, and the number of jobs of each awaited batch."""
 
     job_ids: set[str] = field(default_factory=set)
     batch_counts: Counter[str] = field(default_factory=Counter)
@@ -122,55 +249,53 @@ class QueueScan:
     def add(self, job_id: str, job_ids: frozenset[str], batch_ids: frozenset[str]) -> None:
         if job_id in job_ids:
             self.job_ids.add(job_id)
-        place = parse_batch_job_id(job_id) if batch_ids else None
-        if place and place.batch_id in batch_ids:
-            self.batch_counts[place.batch_id] += 1
+        position = parse_batch_job_id(job_id) if batch_ids else None
+        if position and position.batch_id in batch_ids:
+            self.batch_counts[position.batch_id] += 1
 
 
 def scan_queue(
     keys: Keys, job_ids: frozenset[str], batch_ids: frozenset[str]
 ) -> CommandFlow[QueueScan]:
-    """Pass once over the stream, then over the delayed set, then over the stream's new end.
+    """Scan the stream, then the delayed set, then the entries added to the stream since.
 
-    A retry moves a job from the stream to the delayed set, so that order meets it; a promotion
-    moves it to the stream's end, which is why the end is read last.
+    A retry moves a job from the stream to the delayed set, therefore the delayed set is read after
+    the stream. A promotion moves a job to the end of the stream, therefore the end is read last.
     """
-    seen = QueueScan()
-    start = yield from _scan_entries(keys, "-", seen, job_ids, batch_ids)
-    at = 0
-    while members := (yield delayed.members_page(keys, at)):
+    scan = QueueScan()
+    start = yield from _scan_entries(keys, "-", scan, job_ids, batch_ids)
+    offset = 0
+    while members := (yield delayed.members_page(keys, offset)):
         for member, _ in members:
             try:
-                seen.add(decode_delayed_member(member).id, job_ids, batch_ids)
+                scan.add(decode_delayed_member(member).id, job_ids, batch_ids)
             except DecodeError:
                 continue
-        at += len(members)
-    yield from _scan_entries(keys, start, seen, job_ids, batch_ids)
-    return seen
+        offset += len(members)
+    yield from _scan_entries(keys, start, scan, job_ids, batch_ids)
+    return scan
 
 
 def _scan_entries(
     keys: Keys, start: str, scan: QueueScan, job_ids: frozenset[str], batch_ids: frozenset[str]
 ) -> CommandFlow[str]:
-    while raw := (yield inspect.read_entries(keys, start)):
-        for each in raw:
-            entry = parse_entry(each, 2**62)
+    while raw_entries := (yield inspect.read_entries(keys, start)):
+        for raw_entry in raw_entries:
+            entry = parse_entry(raw_entry, 2**62)
             if isinstance(entry, StreamEntry):
                 scan.add(entry.job.id, job_ids, batch_ids)
-        start = f"({raw[-1][0].decode()}"
+        start = f"({raw_entries[-1][0].decode()}"
     return start
 
 
-WaiterT = TypeVar("WaiterT", bound=Waiter)
-
-log = logging.getLogger(__name__)
-
-_MAX_MISSES = 2
-CANCELLED = "cancelled"
-
-
 class StatePoller:
-    """Looks at the watches of one follower whenever that may tell something new."""
+    """Reads the state of the waiters of one follower and resolves those that have a result.
+
+    The poller decides when a waiter is due, reads all due waiters together, and derives results in
+    this order: batch bits and stored results, then events (for workers that set no bits), then a
+    scan of the whole queue for jobs without events. It lives as long as one connection of the
+    follower, which owns the waiters and receives the events.
+    """
 
     def __init__(self, follower: EventFollower, queue: AsyncQueue, recent_events: RecentEvents):
         self._follower = follower
@@ -183,6 +308,10 @@ class StatePoller:
         self._next_scan_at = 0.0
 
     async def run(self) -> None:
+        """Poll until cancelled.
+
+        :raises ChasquiError: if a read failed.
+        """
         while True:
             await self._follower.wait_for_wakeup(self._seconds_until_next())
             await asyncio.sleep(self._intervals.coalesce_delay)
@@ -191,119 +320,27 @@ class StatePoller:
             await self._poll_depths()
             await self._scan_queue()
 
+    # Schedule
+
     def _seconds_until_next(self) -> float:
         now = self._clock()
         times = [now + self._intervals.poll_interval]
-        for watch in self._follower.waiters():
-            if not (isinstance(watch, JobWaiter) and watch.future.done()):
-                times += (watch.next_check_at, max(watch.next_scan_at, self._next_scan_at))
+        for waiter in self._follower.waiters():
+            if not (isinstance(waiter, JobWaiter) and waiter.future.done()):
+                times += (waiter.next_check_at, max(waiter.next_scan_at, self._next_scan_at))
         return max(0.0, min(times) - now)
 
     def _due_waiters(self, waiters: Iterable[WaiterT]) -> list[WaiterT]:
-        """Return those to be looked at now, and set when they are to be looked at again."""
+        """Return the waiters whose check is due, and schedule their next check."""
         now = self._clock()
-        due = [watch for watch in waiters if watch.next_check_at <= now]
-        for watch in due:
-            watch.checked_at = now
-            watch.next_check_at = now + self._intervals.jitter(self._intervals.poll_interval)
+        due = [waiter for waiter in waiters if waiter.next_check_at <= now]
+        for waiter in due:
+            waiter.checked_at = now
+            waiter.next_check_at = now + self._intervals.jitter(self._intervals.poll_interval)
         return due
 
-    async def _poll_jobs(self) -> None:
-        groups = self._follower.job_waiters.values()
-        due = self._due_waiters(w for group in groups for w in group if not w.future.done())
-        if due:
-            still_open = await self._resolve_from_state(due)
-            older = await self._read_older_events(still_open)
-            await self._resolve_from_events(still_open, older)
-
-    async def _resolve_from_state(self, waiters: list[JobWaiter]) -> list[JobWaiter]:
-        """Answer those whose bits or results tell the end; return the others."""
-        states = await run_in_lockstep(
-            self._client, [job_state(self._keys, watch) for watch in waiters]
-        )
-        dead, still_open = [], []
-        for watch, state in zip(waiters, states, strict=True):
-            if state == "done":
-                _resolve(watch, JobWaitResult(watch.job_id, "done"))
-            elif state == "unknown":
-                _resolve(watch, JobWaitResult(watch.job_id, "unknown"))
-            elif state == "dead":
-                dead.append(watch)
-            else:
-                still_open.append(watch)
-        if dead:
-            letters = await self._dead_letters(dead)
-            for watch in dead:
-                _resolve(
-                    watch, JobWaitResult.from_dead_letter(watch.job_id, letters.get(watch.job_id))
-                )
-        return still_open
-
-    async def _dead_letters(self, waiters: list[JobWaiter]) -> dict[str, DeadLetter]:
-        wanted = frozenset(watch.job_id for watch in waiters)
-        return await self._client.run_flow(find_dead_letters(self._keys, wanted))
-
-    async def _read_older_events(self, waiters: Sequence[Waiter]) -> dict[str, Event]:
-        """Return the last events of jobs from before the follower's time, where somebody new
-        needs them; they are read once for all of these."""
-        behind = [
-            w.events_after
-            for w in waiters
-            if w.is_new and not self._recent_events.covers(w.events_after)
-        ]
-        for watch in waiters:
-            watch.is_new = False
-        last: dict[str, Event] = {}
-        if not behind:
-            return last
-        cursor = begin = min(behind, key=parse_stream_id)
-        end = parse_stream_id(self._recent_events.start_id)
-        while events := await self._queue.events(after=cursor, limit=1000):
-            for event in events:
-                if parse_stream_id(event.entry_id) <= end:
-                    last[event.job_id] = event
-                    self._follower.on_event(event)
-            cursor = events[-1].entry_id
-            if parse_stream_id(cursor) >= end:
-                break
-        self._recent_events.prepend(begin, last)
-        return last
-
-    async def _resolve_from_events(
-        self, waiters: list[JobWaiter], older_events: dict[str, Event]
-    ) -> None:
-        """Answer those whose end was only said in an event: their worker sets no bits."""
-        heard = [
-            (watch, event)
-            for watch in waiters
-            if (
-                event := self._recent_events.last_event(watch.job_id)
-                or older_events.get(watch.job_id)
-            )
-            and event.name in FINAL_EVENTS
-        ]
-        dead = [watch for watch, event in heard if event.name == "dlq"]
-        letters = await self._dead_letters(dead) if dead else {}
-        for watch, event in heard:
-            if event.name == "completed":
-                self._resolve_completed(watch)
-            elif watch.job_id in letters or event.reason == CANCELLED:
-                letter = letters.get(watch.job_id)
-                _resolve(watch, JobWaitResult.from_dead_letter(watch.job_id, letter, event.reason))
-            else:
-                # Its letter is gone: replayed, so the job lives; or purged, which the census tells.
-                self._recent_events.discard(watch.job_id)
-                watch.next_scan_at = self._clock()
-
-    def _resolve_completed(self, waiter: JobWaiter) -> None:
-        if waiter.position is not None:
-            if self._within_bit_delay(waiter):
-                return
-            _warn_no_batch_bits(self._keys.queue_name)
-        _resolve(waiter, JobWaitResult(waiter.job_id, "done"))
-
     def _within_bit_delay(self, waiter: Waiter) -> bool:
-        """Whether the bit that an event speaks of may still be on its way."""
+        """Return whether the bit that belongs to an event may still be set by the worker."""
         now = self._clock()
         waiter.first_event_at = waiter.first_event_at or now
         early = now - waiter.first_event_at < self._intervals.bit_delay
@@ -311,21 +348,133 @@ class StatePoller:
             waiter.next_check_at = min(waiter.next_check_at, now + self._intervals.bit_delay)
         return early
 
+    def _unresolved_jobs(self) -> list[JobWaiter]:
+        groups = self._follower.job_waiters.values()
+        return [waiter for group in groups for waiter in group if not waiter.future.done()]
+
+    def _batch_waiters(self) -> list[BatchWaiter]:
+        return [waiter for group in self._follower.batch_waiters.values() for waiter in group]
+
+    # Jobs
+
+    async def _poll_jobs(self) -> None:
+        due = self._due_waiters(self._unresolved_jobs())
+        if due:
+            unresolved = await self._resolve_from_state(due)
+            older_events = await self._read_older_events(unresolved)
+            await self._resolve_from_events(unresolved, older_events)
+
+    async def _resolve_from_state(self, waiters: list[JobWaiter]) -> list[JobWaiter]:
+        """Resolve jobs by their bits or results; return the waiters that remain unresolved."""
+        states = await self._run_flows([job_state(self._keys, waiter) for waiter in waiters])
+        dead, unresolved = [], []
+        for waiter, state in zip(waiters, states, strict=True):
+            if state in ("done", "unknown"):
+                waiter.resolve(JobWaitResult(waiter.job_id, state))
+            elif state == "dead":
+                dead.append(waiter)
+            else:
+                unresolved.append(waiter)
+        dead_letters_by_id = await self._dead_letters(dead)
+        for waiter in dead:
+            waiter.resolve(
+                JobWaitResult.from_dead_letter(waiter.job_id, dead_letters_by_id.get(waiter.job_id))
+            )
+        return unresolved
+
+    async def _read_older_events(self, waiters: Sequence[Waiter]) -> dict[str, Event]:
+        """Return the last event of each job from before the recent events.
+
+        The events are read only if a new waiter needs them, and once for all new waiters.
+        """
+        missing = [
+            waiter.events_after
+            for waiter in waiters
+            if waiter.is_new and not self._recent_events.covers(waiter.events_after)
+        ]
+        for waiter in waiters:
+            waiter.is_new = False
+        last_events: dict[str, Event] = {}
+        if not missing:
+            return last_events
+        cursor = start_id = min(missing, key=StreamId.parse)
+        end = StreamId.parse(self._recent_events.start_id)
+        while events := await self._queue.events(after=cursor, limit=1000):
+            for event in events:
+                if StreamId.parse(event.entry_id) <= end:
+                    last_events[event.job_id] = event
+                    self._follower.on_event(event)
+            cursor = events[-1].entry_id
+            if StreamId.parse(cursor) >= end:
+                break
+        self._recent_events.prepend(start_id, last_events)
+        return last_events
+
+    async def _resolve_from_events(
+        self, waiters: list[JobWaiter], older_events: dict[str, Event]
+    ) -> None:
+        """Resolve jobs that have a final event but no bit or result."""
+        finished = [
+            (waiter, event)
+            for waiter in waiters
+            if (
+                event := self._recent_events.last_event(waiter.job_id)
+                or older_events.get(waiter.job_id)
+            )
+            and event.name in FINAL_EVENTS
+        ]
+        dead_letters_by_id = await self._dead_letters(
+            [waiter for waiter, event in finished if event.name == "dlq"]
+        )
+        for waiter, event in finished:
+            if event.name == "completed":
+                self._resolve_completed(waiter)
+            elif waiter.job_id in dead_letters_by_id or event.reason == CANCELLED:
+                dead_letter = dead_letters_by_id.get(waiter.job_id)
+                waiter.resolve(
+                    JobWaitResult.from_dead_letter(waiter.job_id, dead_letter, event.reason)
+                )
+            else:
+                # The dead letter was replayed or purged. The scan shows whether the job is back.
+                self._recent_events.discard(waiter.job_id)
+                waiter.next_scan_at = self._clock()
+
+    def _resolve_completed(self, waiter: JobWaiter) -> None:
+        if waiter.position is not None:
+            if self._within_bit_delay(waiter):
+                return
+            _warn_no_batch_bits(self._keys.queue_name)
+        waiter.resolve(JobWaitResult(waiter.job_id, "done"))
+
+    async def _dead_letters(self, waiters: list[JobWaiter]) -> dict[str, DeadLetter]:
+        if not waiters:
+            return {}
+        job_ids = frozenset(waiter.job_id for waiter in waiters)
+        return await self._client.run_flow(find_dead_letters(self._keys, job_ids))
+
+    # Batches and depths
+
     async def _poll_batches(self) -> None:
-        due = self._due_waiters(w for group in self._follower.batch_waiters.values() for w in group)
+        due = self._due_waiters(self._batch_waiters())
         if not due:
             return
         await self._read_older_events(due)
-        found = await run_in_lockstep(
-            self._client, [batches.progress(self._keys, watch.batch_id) for watch in due]
+        progress_by_waiter = await self._run_flows(
+            [batches.progress(self._keys, waiter.batch_id) for waiter in due]
         )
-        for watch, progress in zip(due, found, strict=True):
-            if progress is None:
-                _fail_unknown_batch(watch, self._keys.queue_name)
+        for waiter, progress in zip(due, progress_by_waiter, strict=True):
+            if progress is not None:
+                waiter.update(await self._batch_snapshot(waiter, progress))
             else:
-                watch.update(await self._batch_snapshot(watch, progress))
+                waiter.fail(
+                    BatchNotFound(
+                        f"there is no batch {waiter.batch_id!r}, or it has expired",
+                        queue_name=self._keys.queue_name,
+                    )
+                )
 
     async def _batch_snapshot(self, waiter: BatchWaiter, progress: BatchProgress) -> BatchSnapshot:
+        """Return the counts in Redis plus the outcomes that are known only from events."""
         done, dead = progress.done, progress.dead
         if waiter.observed.done <= done and waiter.observed.dead <= dead:
             waiter.first_event_at = None
@@ -334,9 +483,9 @@ class StatePoller:
                 bits = await self._client.run_flow(
                     read_batch_bits(self._keys, waiter.batch_id, part)
                 )
-                more_done, more_dead = waiter.observed.not_in_bits(part, *bits)
-                done += more_done
-                dead += more_dead
+                extra_done, extra_dead = waiter.observed.not_in_bits(part, *bits)
+                done += extra_done
+                dead += extra_dead
             if done > progress.done and not waiter.bits_missing:
                 waiter.bits_missing = True
                 _warn_no_batch_bits(self._keys.queue_name)
@@ -347,99 +496,92 @@ class StatePoller:
         if not due:
             return
         depth = await self._queue.depth()
-        for watch in due:
-            watch.next_check_at = watch.checked_at + self._intervals.jitter(watch.poll_interval)
-            watch.next_scan_at = watch.next_check_at + self._intervals.poll_interval
-            watch.update(depth)
+        for waiter in due:
+            waiter.next_check_at = waiter.checked_at + self._intervals.jitter(waiter.poll_interval)
+            waiter.next_scan_at = waiter.next_check_at + self._intervals.poll_interval
+            waiter.update(depth)
+
+    # Scan of the whole queue
 
     async def _scan_queue(self) -> None:
-        """Look whether jobs that nobody heard of are on the queue at all."""
-        now = self._clock()
-        jobs = [
-            watch
-            for group in self._follower.job_waiters.values()
-            for watch in group
-            if watch.next_scan_at <= now and not watch.future.done()
+        """Check whether the jobs that emitted no event are on the queue."""
+        started_at = self._clock()
+        jobs = [waiter for waiter in self._unresolved_jobs() if waiter.next_scan_at <= started_at]
+        batch_waiters = [
+            waiter for waiter in self._batch_waiters() if waiter.next_scan_at <= started_at
         ]
-        flocks = [
-            watch
-            for group in self._follower.batch_waiters.values()
-            for watch in group
-            if watch.next_scan_at <= now
-        ]
-        if now < self._next_scan_at or not (jobs or flocks):
+        if started_at < self._next_scan_at or not (jobs or batch_waiters):
             return
-        seen = await self._client.run_flow(
+        scan = await self._client.run_flow(
             scan_queue(
                 self._keys,
-                frozenset(watch.job_id for watch in jobs),
-                frozenset(watch.batch_id for watch in flocks),
+                frozenset(waiter.job_id for waiter in jobs),
+                frozenset(waiter.batch_id for waiter in batch_waiters),
             )
         )
-        # A pass over a deep queue costs: it may take a twentieth of the time, not more.
-        self._next_scan_at = self._clock() + 20 * (self._clock() - now)
+        finished_at = self._clock()
+        self._next_scan_at = finished_at + _SCAN_PAUSE_FACTOR * (finished_at - started_at)
         missing = [
-            watch
-            for watch in jobs
-            if not self._record_presence(watch, watch.job_id in seen.job_ids)
+            waiter
+            for waiter in jobs
+            if not self._record_presence(waiter, waiter.job_id in scan.job_ids)
         ]
         if missing:
             await self._resolve_missing_jobs(missing)
-        for flock in flocks:
-            if not self._record_presence(flock, bool(seen.batch_counts[flock.batch_id])):
-                await self._resolve_missing_batch(flock)
+        for batch_waiter in batch_waiters:
+            if not self._record_presence(
+                batch_waiter, bool(scan.batch_counts[batch_waiter.batch_id])
+            ):
+                await self._resolve_missing_batch(batch_waiter)
 
-    def _record_presence(self, waiter: Waiter, found: bool) -> bool:
-        """Note whether it is on the queue; what is missing is looked for again before it counts."""
-        span = self._intervals.scan_interval if found else self._intervals.first_scan_delay
-        waiter.next_scan_at = self._clock() + self._intervals.jitter(span)
-        waiter.misses = 0 if found else waiter.misses + 1
-        return found
+    def _record_presence(self, waiter: Waiter, present: bool) -> bool:
+        """Count consecutive misses and schedule the next scan, which comes earlier after a miss."""
+        delay = self._intervals.scan_interval if present else self._intervals.first_scan_delay
+        waiter.next_scan_at = self._clock() + self._intervals.jitter(delay)
+        waiter.misses = 0 if present else waiter.misses + 1
+        return present
 
     async def _resolve_missing_jobs(self, missing: list[JobWaiter]) -> None:
-        still_open = await self._resolve_from_state(missing)
-        letters = await self._dead_letters(still_open) if still_open else {}
-        for watch in still_open:
-            if watch.job_id in letters:
-                _resolve(watch, JobWaitResult.from_dead_letter(watch.job_id, letters[watch.job_id]))
-            elif watch.misses >= _MAX_MISSES:
-                _resolve(watch, JobWaitResult(watch.job_id, "unknown"))
+        unresolved = await self._resolve_from_state(missing)
+        dead_letters_by_id = await self._dead_letters(unresolved)
+        for waiter in unresolved:
+            dead_letter = dead_letters_by_id.get(waiter.job_id)
+            if dead_letter is not None:
+                waiter.resolve(JobWaitResult.from_dead_letter(waiter.job_id, dead_letter))
+            elif waiter.misses >= _MAX_MISSES:
+                waiter.resolve(JobWaitResult(waiter.job_id, "unknown"))
 
     async def _resolve_missing_batch(self, waiter: BatchWaiter) -> None:
-        """Nothing of an unfinished batch is left on the queue: say what became of the rest."""
+        """Finish the wait for a batch that has unfinished jobs, none of which is on the queue."""
         progress = await self._client.run_flow(batches.progress(self._keys, waiter.batch_id))
         if progress is None or progress.total is None or waiter.misses < _MAX_MISSES:
             return
-        sight = await self._batch_snapshot(waiter, progress)
-        rest = progress.total - sight.done - sight.dead
-        if rest <= 0:
-            waiter.update(sight)
+        snapshot = await self._batch_snapshot(waiter, progress)
+        remaining = progress.total - snapshot.done - snapshot.dead
+        if remaining <= 0:
+            waiter.update(snapshot)
         elif waiter.bits_missing:
-            # The worker sets no bits and some of its events are trimmed away: what is neither on
-            # the queue nor among the letters is done.
-            letters = await self._queue.dead_letters(limit=progress.total, batch_id=waiter.batch_id)
-            waiter.update(BatchSnapshot(progress, progress.total - len(letters), len(letters)))
-        else:
-            waiter.update(BatchSnapshot(progress, sight.done, sight.dead, rest))
-
-
-def _resolve(waiter: JobWaiter, result: JobWaitResult) -> None:
-    if not waiter.future.done():
-        waiter.future.set_result(result)
-
-
-def _fail_unknown_batch(waiter: BatchWaiter, queue_name: str) -> None:
-    if not waiter.future.done():
-        waiter.future.set_exception(
-            BatchNotFound(
-                f"there is no batch {waiter.batch_id!r}, or it has expired", queue_name=queue_name
+            # The worker sets no bits and some of its events were trimmed. Jobs that are neither on
+            # the queue nor in the DLQ have completed.
+            dead_count = len(
+                await self._queue.dead_letters(limit=progress.total, batch_id=waiter.batch_id)
             )
-        )
+            waiter.update(BatchSnapshot(progress, progress.total - dead_count, dead_count))
+        else:
+            waiter.update(BatchSnapshot(progress, snapshot.done, snapshot.dead, remaining))
+
+    async def _run_flows(self, flows: Sequence[CommandFlow[R]]) -> list[R]:
+        """Run flows in lockstep, in pipelines of bounded size."""
+        results: list[R] = []
+        for start in range(0, len(flows), _MAX_FLOWS_PER_PIPELINE):
+            chunk = flows[start : start + _MAX_FLOWS_PER_PIPELINE]
+            results += await self._client.run_flow(inspect.run_in_lockstep(chunk))
+        return results
 
 
 def _warn_no_batch_bits(queue_name: str) -> None:
     log.warning(
-        "A worker of the queue %r sets no batch bits (a stock ChasquiMQ worker does not), so its "
-        "jobs are followed by the events stream, which remembers about 100 000 events",
+        "state poller: a worker of the queue %r sets no batch bits (ChasquiMQ 1.3.0 workers do "
+        "not); its jobs are followed through the events stream, which keeps about 100 000 events",
         queue_name,
     )

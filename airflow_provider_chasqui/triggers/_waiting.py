@@ -1,4 +1,8 @@
-"""The waits themselves: the same text runs in a trigger and, without one, in the task."""
+"""Waits for jobs, batches and queue depths, shared by the triggers and by tasks that do not defer.
+
+A wait returns the payload of a trigger event as a JSON-compatible dict. In the task that resumes,
+the `check_*` functions turn such a payload into a return value or an error.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_chasqui.core import errors
 from airflow_provider_chasqui.core.commands.inspect import Depth
 from airflow_provider_chasqui.core.errors import (
     BatchFailed,
@@ -27,14 +32,14 @@ from airflow_provider_chasqui.triggers._event_follower import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_chasqui.queue import AsyncQueue
+    from airflow_provider_chasqui.queue_async import AsyncQueue
 
 MAX_DEAD_IDS = 100
 LogFunction = Callable[..., None]
 
 
 def load_poll_intervals() -> PollIntervals:
-    """The pace that Airflow's configuration asks for."""
+    """Return the intervals of the section `chasqui` of Airflow's configuration."""
     from airflow.providers.common.compat.sdk import conf
 
     default = PollIntervals()
@@ -49,36 +54,45 @@ def load_poll_intervals() -> PollIntervals:
 
 @dataclass(frozen=True)
 class QueueSource:
-    """A queue of a connection. `hook` is given where the connection is already looked up."""
+    """A queue of an Airflow connection, which can be opened any number of times.
+
+    :param chasqui_conn_id: the id of the Airflow connection.
+    :param queue_name: the name of the queue.
+    :param hook: a hook that has loaded the connection. Without one, the default, every `open` loads
+        the connection again, because its password may have changed.
+    """
 
     chasqui_conn_id: str
     queue_name: str
     hook: ChasquiHook | None = None
 
     async def open(self) -> AsyncQueue:
-        # Without a hook the connection is looked up anew each time: its password may have changed.
+        """Return a new queue; the caller closes it."""
         hook = self.hook or ChasquiHook(self.chasqui_conn_id)
         return await hook.async_queue(self.queue_name)
 
     def follower(self) -> AbstractAsyncContextManager[EventFollower]:
+        """Return the shared follower of the queue as a context manager."""
         return shared_follower(
             self.chasqui_conn_id, self.queue_name, self.open, load_poll_intervals
         )
 
 
-async def error_as_event(wait: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the wait found, or the error that makes waiting useless, as an event."""
-    try:
-        return await wait
-    except ChasquiError as error:
-        return {"status": "error", "kind": type(error).__name__, "message": error.message}
+# Waits
 
 
 async def wait_job(source: QueueSource, job_id: str, events_after: str) -> dict[str, Any]:
-    """Wait until a job has ended and return how."""
+    """Wait until a job has finished.
+
+    :param source: the queue of the job.
+    :param job_id: the id of the job.
+    :param events_after: an id in the events stream from before the job was added.
+    :return: the event payload, for `check_job_event`.
+    :raises ChasquiError: if the wait cannot continue, e.g. because of a rejected password.
+    """
     async with source.follower() as follower:
-        end = await follower.wait_for_job(job_id, events_after)
-    return {"queue_name": source.queue_name} | end.as_dict()
+        result = await follower.wait_for_job(job_id, events_after)
+    return {"queue_name": source.queue_name} | result.as_dict()
 
 
 async def wait_batch(
@@ -89,26 +103,187 @@ async def wait_batch(
     log: LogFunction,
     log_interval: float,
 ) -> dict[str, Any]:
-    """Wait until all of a batch has ended, or too much of it died; say how far it is."""
-    teller = ProgressLogger(batch_id, log, log_interval)
+    """Wait until all jobs of a batch have finished, and log the progress.
+
+    :param source: the queue of the batch.
+    :param batch_id: the id of the batch.
+    :param events_after: an id in the events stream from before the batch was added.
+    :param failure_limit: the limit that ends the wait early if it has `fail_fast`.
+    :param log: the function that writes a log line, e.g. `log.info`.
+    :param log_interval: seconds between two log lines.
+    :return: the event payload, for `check_batch_event`.
+    :raises BatchNotFound: if there is no such batch.
+    :raises ChasquiError: if the wait cannot continue, e.g. because of a rejected password.
+    """
+    progress_logger = ProgressLogger(batch_id, log, log_interval)
     async with (
         source.follower() as follower,
-        aclosing(follower.batch_snapshots(batch_id, events_after)) as sights,
+        aclosing(follower.batch_snapshots(batch_id, events_after)) as snapshots,
     ):
-        async for sight in sights:
-            teller.update(sight)
+        async for snapshot in snapshots:
+            progress_logger.update(snapshot)
             if failure_limit.fail_fast and failure_limit.is_exceeded(
-                sight.dead + sight.lost, sight.progress.total
+                snapshot.dead + snapshot.lost, snapshot.progress.total
             ):
                 break
-    event = {"queue_name": source.queue_name} | batch_event(batch_id, sight)
-    if sight.dead:
+    event = {"queue_name": source.queue_name} | batch_event(batch_id, snapshot)
+    if snapshot.dead:
         async with await source.open() as queue:
             event["dead_ids"] = await queue.dead_job_ids(batch_id, limit=MAX_DEAD_IDS)
     return event
 
 
+async def wait_depth(
+    source: QueueSource, limits: DepthLimits, poll_interval: float, log: LogFunction
+) -> dict[str, Any]:
+    """Wait until the queue exceeds none of the limits.
+
+    :param source: the queue.
+    :param limits: the limits.
+    :param poll_interval: seconds between two reads of the depth.
+    :param log: the function that writes a log line, e.g. `log.info`.
+    :return: the event payload, with the depth of the queue.
+    :raises ChasquiError: if the wait cannot continue, e.g. because of a rejected password.
+    """
+    async with (
+        source.follower() as follower,
+        aclosing(follower.depth_samples(poll_interval)) as depths,
+    ):
+        async for depth in depths:
+            exceeded = limits.exceeded(depth)
+            if not exceeded:
+                break
+            log("Queue %r is above its limits: %s", source.queue_name, ", ".join(exceeded))
+    return depth_event(depth)
+
+
+def wait_in_process(
+    wait: Coroutine[Any, Any, dict[str, Any]], timeout: timedelta | None, description: str
+) -> dict[str, Any]:
+    """Run a wait in this process, for a task that does not defer.
+
+    :param wait: a coroutine of `wait_job`, `wait_batch` or `wait_depth`.
+    :param timeout: the maximum time; None means no limit.
+    :param description: the awaited object, for the error message.
+    :return: the event payload.
+    :raises WaitTimeout: if the wait did not end in time.
+    """
+    seconds = None if timeout is None else timeout.total_seconds()
+    try:
+        return asyncio.run(asyncio.wait_for(error_as_event(wait), seconds))
+    except TimeoutError:
+        raise WaitTimeout(f"{description} did not end within {seconds:g} s") from None
+
+
+class ProgressLogger:
+    """Logs the progress of a batch: its first snapshot, then one per interval, and its last one.
+
+    :param batch_id: the id of the batch.
+    :param log: the function that writes a log line, e.g. `log.info`.
+    :param interval: seconds between two log lines.
+    """
+
+    def __init__(self, batch_id: str, log: LogFunction, interval: float):
+        self._batch_id = batch_id
+        self._log = log
+        self._interval = interval
+        self._logged_at: float | None = None
+        self._logged_count = 0
+
+    def update(self, snapshot: BatchSnapshot) -> None:
+        """Log a snapshot if a log line is due."""
+        now, finished_count = time.monotonic(), snapshot.done + snapshot.dead
+        if (
+            self._logged_at is not None
+            and not snapshot.finished
+            and now - self._logged_at < self._interval
+        ):
+            return
+        rate = ""
+        if self._logged_at is not None and now > self._logged_at:
+            jobs_per_s = (finished_count - self._logged_count) / (now - self._logged_at)
+            rate = f", {jobs_per_s:.0f} per second"
+        self._logged_at, self._logged_count = now, finished_count
+        total = snapshot.progress.total
+        self._log(
+            "Batch %s: %d of %s finished%s, %d dead%s",
+            self._batch_id,
+            finished_count,
+            "?" if total is None else total,
+            f" ({finished_count / total:.0%})" if total else "",
+            snapshot.dead,
+            rate,
+        )
+
+
+# Limits
+
+
+@dataclass(frozen=True)
+class FailureLimit:
+    """The number of jobs of a batch that may die.
+
+    :param max_failed: the absolute limit, 0 by default; None means no limit.
+    :param max_failed_ratio: the limit as a share of all jobs; None, the default, means no limit.
+    :param fail_fast: end the wait as soon as the limit is exceeded.
+    """
+
+    max_failed: int | None = 0
+    max_failed_ratio: float | None = None
+    fail_fast: bool = False
+
+    def is_exceeded(self, failed: int, total: int | None) -> bool:
+        """Return whether more jobs died than the larger of the two limits allows.
+
+        :param failed: the number of dead and lost jobs.
+        :param total: the number of all jobs; None, while it is unknown, never exceeds a ratio.
+        """
+        limits = [float(self.max_failed)] if self.max_failed is not None else []
+        if self.max_failed_ratio is not None:
+            limits.append(failed if total is None else self.max_failed_ratio * total)
+        return bool(limits) and failed > max(limits)
+
+
+@dataclass(frozen=True)
+class DepthLimits:
+    """The maximum depth of a queue. A limit of None, the default, is not checked.
+
+    :param max_waiting: maximum number of waiting jobs.
+    :param max_running: maximum number of running jobs.
+    :param max_lag: maximum number of jobs that no worker has read yet. If the server does not know
+        the lag, the number of waiting jobs is compared.
+    :param max_delayed: maximum number of delayed jobs.
+    :param max_dead: maximum number of dead letters.
+    """
+
+    max_waiting: int | None = None
+    max_running: int | None = None
+    max_lag: int | None = None
+    max_delayed: int | None = None
+    max_dead: int | None = None
+
+    def exceeded(self, depth: Depth) -> list[str]:
+        """Return a description of each exceeded limit."""
+        counts = {
+            "waiting": depth.waiting,
+            "running": depth.running,
+            "lag": depth.waiting if depth.lag is None else depth.lag,
+            "delayed": depth.delayed,
+            "dead": depth.dead,
+        }
+        limits = {name: getattr(self, f"max_{name}") for name in counts}
+        return [
+            f"{count} {name} (at most {limits[name]})"
+            for name, count in counts.items()
+            if limits[name] is not None and count > limits[name]
+        ]
+
+
+# Event payloads
+
+
 def batch_event(batch_id: str, snapshot: BatchSnapshot) -> dict[str, Any]:
+    """Return the event payload for the last snapshot of a batch."""
     return {
         "status": "finished" if snapshot.finished else "aborted",
         "batch_id": batch_id,
@@ -120,114 +295,41 @@ def batch_event(batch_id: str, snapshot: BatchSnapshot) -> dict[str, Any]:
     }
 
 
-async def wait_depth(
-    source: QueueSource, limits: DepthLimits, poll_interval: float, log: LogFunction
-) -> dict[str, Any]:
-    """Wait until the queue has room and return its depth."""
-    async with (
-        source.follower() as follower,
-        aclosing(follower.depth_samples(poll_interval)) as depths,
-    ):
-        async for depth in depths:
-            over = limits.exceeded(depth)
-            if not over:
-                break
-            log("The queue %r has no room yet: %s", source.queue_name, ", ".join(over))
-    return depth_event(depth)
-
-
 def depth_event(depth: Depth) -> dict[str, Any]:
+    """Return the event payload for a depth below the limits."""
     names = ("waiting", "running", "delayed", "dead", "lag")
     return {"status": "below_limits"} | {name: getattr(depth, name) for name in names}
 
 
-@dataclass(frozen=True)
-class FailureLimit:
-    """How many jobs of a batch may die."""
-
-    max_failed: int | None = 0
-    max_failed_ratio: float | None = None
-    fail_fast: bool = False
-
-    def is_exceeded(self, failed: int, total: int | None) -> bool:
-        """Whether more died than is allowed; with both limits, either one allows."""
-        allowed = [float(self.max_failed)] if self.max_failed is not None else []
-        if self.max_failed_ratio is not None:
-            allowed.append(self.max_failed_ratio * (total or 0) if total is not None else failed)
-        return bool(allowed) and failed > max(allowed)
-
-
-@dataclass(frozen=True)
-class DepthLimits:
-    """How deep a queue may be. `lag` falls back to what waits where the server cannot tell."""
-
-    max_waiting: int | None = None
-    max_running: int | None = None
-    max_lag: int | None = None
-    max_delayed: int | None = None
-    max_dead: int | None = None
-
-    def exceeded(self, depth: Depth) -> list[str]:
-        """Return the limits that are exceeded, in words."""
-        found = {
-            "waiting": depth.waiting,
-            "running": depth.running,
-            "lag": depth.waiting if depth.lag is None else depth.lag,
-            "delayed": depth.delayed,
-            "dead": depth.dead,
-        }
-        limits = {name: getattr(self, f"max_{name}") for name in found}
-        return [
-            f"{count} {name} (at most {limits[name]})"
-            for name, count in found.items()
-            if limits[name] is not None and count > limits[name]
-        ]
-
-
-class ProgressLogger:
-    """Says how far a batch is: at the first look, then every so often, and at the end."""
-
-    def __init__(self, batch_id: str, log: LogFunction, interval: float):
-        self._batch_id = batch_id
-        self._log = log
-        self._interval = interval
-        self._logged_at: float | None = None
-        self._logged_count = 0
-
-    def update(self, snapshot: BatchSnapshot) -> None:
-        now, settled = time.monotonic(), snapshot.done + snapshot.dead
-        if (
-            self._logged_at is not None
-            and not snapshot.finished
-            and now - self._logged_at < self._interval
-        ):
-            return
-        pace = ""
-        if self._logged_at is not None and now > self._logged_at:
-            pace = f", {(settled - self._logged_count) / (now - self._logged_at):.0f} a second"
-        self._logged_at, self._logged_count = now, settled
-        total = snapshot.progress.total
-        share = "" if not total else f" ({settled / total:.0%})"
-        self._log(
-            "Batch %s: %d of %s ended%s, %d dead%s",
-            self._batch_id, settled, "?" if total is None else total, share, snapshot.dead, pace,
-        )  # fmt: skip
+async def error_as_event(wait: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the event payload of a wait, or a payload with the error that ended the wait."""
+    try:
+        return await wait
+    except ChasquiError as error:
+        return {"status": "error", "kind": type(error).__name__, "message": error.message}
 
 
 def check_job_event(event: dict[str, Any], queue_name: str | None) -> None:
-    """Return if the job is done, else raise the job's own error."""
+    """Return if the job of an event completed.
+
+    :param event: the payload of `wait_job`.
+    :param queue_name: the name of the queue, for the error.
+    :raises JobFailed: if the job died.
+    :raises JobNotFound: if Redis has no record of the job.
+    :raises ChasquiError: if the wait ended with an error.
+    """
     job_id = event.get("job_id")
     match event["status"]:
         case "done":
             return
         case "dead":
-            why = event["error"] or "it was cancelled, or its letter was purged"
+            error = event["error"] or "it was cancelled, or its dead letter was purged"
             reason = f" ({event['reason']})" if event["reason"] else ""
-            raise JobFailed(f"the job died{reason}: {why}", queue_name=queue_name, job_id=job_id)
+            raise JobFailed(f"the job died{reason}: {error}", queue_name=queue_name, job_id=job_id)
         case "unknown":
             raise JobNotFound(
-                "no trace of the job is left: it is not on the queue, not dead, and no result or "
-                "event tells its end",
+                "there is no record of the job: it is neither on the queue nor in the DLQ, and it "
+                "has no result and no final event; check the job id and the queue name",
                 queue_name=queue_name,
                 job_id=job_id,
             )
@@ -238,36 +340,36 @@ def check_job_event(event: dict[str, Any], queue_name: str | None) -> None:
 def check_batch_event(
     event: dict[str, Any], queue_name: str | None, failure_limit: FailureLimit
 ) -> dict[str, Any]:
-    """Return the counts of a batch that ended well, else raise."""
+    """Return the counts of a batch that stayed within its failure limit.
+
+    :param event: the payload of `wait_batch`.
+    :param queue_name: the name of the queue, for the error.
+    :param failure_limit: the limit.
+    :raises BatchFailed: if more jobs died than the limit allows.
+    :raises ChasquiError: if the wait ended with an error.
+    """
     if event["status"] not in ("finished", "aborted"):
         raise_from_event(event, queue_name)
     failed, total = event["dead"] + event["lost"], event["total"]
     if failure_limit.is_exceeded(failed, total):
         lost = f" and {event['lost']} lost" if event["lost"] else ""
-        first = f"; the first: {', '.join(event['dead_ids'][:3])}" if event["dead_ids"] else ""
+        examples = f", e.g. of {', '.join(event['dead_ids'][:3])}" if event["dead_ids"] else ""
         raise BatchFailed(
             f"{event['dead']} of {total} jobs of the batch {event['batch_id']!r} are dead{lost}, "
-            f"more than is allowed; see their letters{first}",
+            f"which is more than max_failed and max_failed_ratio allow; see the dead "
+            f"letters{examples}",
             queue_name=queue_name,
         )
-    counts = ("queue_name", "batch_id", "total", "done", "dead", "lost", "dead_ids")
-    return {name: event[name] for name in counts}
+    names = ("queue_name", "batch_id", "total", "done", "dead", "lost", "dead_ids")
+    return {name: event[name] for name in names}
 
 
 def raise_from_event(event: dict[str, Any], queue_name: str | None) -> None:
-    """Raise the error that an event tells of."""
-    from airflow_provider_chasqui.core import errors
+    """Raise the error that an event payload contains.
 
-    kind = getattr(errors, str(event.get("kind")), ChasquiError)
-    raise kind(event.get("message", f"unexpected event {event!r}"), queue_name=queue_name)
-
-
-def wait_in_process(
-    wait: Coroutine[Any, Any, dict[str, Any]], timeout: timedelta | None, description: str
-) -> dict[str, Any]:
-    """Wait in this process, as a task does that is not deferred."""
-    seconds = None if timeout is None else timeout.total_seconds()
-    try:
-        return asyncio.run(asyncio.wait_for(error_as_event(wait), seconds))
-    except TimeoutError:
-        raise WaitTimeout(f"{description} did not end within {seconds:g} s") from None
+    :param event: a payload with the status `error`.
+    :param queue_name: the name of the queue, for the error.
+    :raises ChasquiError: always; the class is the one that `kind` names.
+    """
+    error_class = getattr(errors, str(event.get("kind")), ChasquiError)
+    raise error_class(event.get("message", f"unexpected event {event!r}"), queue_name=queue_name)

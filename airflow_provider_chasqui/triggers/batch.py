@@ -1,13 +1,13 @@
-"""ChasquiBatchTrigger: wait for a batch."""
+"""Trigger that waits for a batch."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.commands.delayed import cancel_batch
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
 from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_event
@@ -21,7 +21,23 @@ from airflow_provider_chasqui.triggers._waiting import (
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ChasquiBatchTrigger(DataclassTrigger):
-    """Fires once, when all of the batch has ended, or with `fail_fast` when too much of it died."""
+    """Trigger that fires once, when all jobs of a batch have finished.
+
+    With `fail_fast` it also fires as soon as more jobs died than the limits allow. The payload has
+    the status `finished`, `aborted` or `error`.
+
+    :param queue_name: the name of the queue.
+    :param batch_id: the id of the batch.
+    :param events_after: an id in the events stream from before the batch was added; the default
+        `0-0` is the start of the stream.
+    :param max_failed: the number of jobs that may die, 0 by default; None means no limit.
+    :param max_failed_ratio: the share of jobs that may die, None by default. If both limits are
+        given, the larger one applies.
+    :param fail_fast: fire when a limit is exceeded instead of waiting for the remaining jobs.
+    :param progress_interval: seconds between two log lines about the progress, 30 by default.
+    :param cancel_on_kill: cancel the unfinished jobs if a user ends the waiting task.
+    :param chasqui_conn_id: the id of the Airflow connection.
+    """
 
     queue_name: str
     batch_id: str
@@ -50,8 +66,8 @@ class ChasquiBatchTrigger(DataclassTrigger):
         yield build_event(await error_as_event(wait), self.queue_name)
 
     async def on_kill(self) -> None:
-        """Cancel what is left of the batch: a person ended the task that waits for it."""
+        """Cancel the unfinished jobs, because a user ended the task that waits for them."""
         if self.cancel_on_kill:
             async with await self.source.open() as queue:
-                now_ms = time.time_ns() // 1_000_000
-                await queue.client.run_flow(cancel_batch(queue.keys, self.batch_id, now_ms))
+                flow = cancel_batch(queue.keys, self.batch_id, current_time_ms())
+                await queue.client.run_flow(flow)

@@ -1,4 +1,4 @@
-"""ChasquiQueueDepthTrigger: wait until a queue has room."""
+"""Trigger that waits until a queue is below its depth limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,20 @@ from airflow_provider_chasqui.triggers._waiting import (
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ChasquiQueueDepthTrigger(DataclassTrigger):
-    """Fires once, when the queue is no deeper than every limit that is given."""
+    """Trigger that fires once, when the queue exceeds none of the given limits.
+
+    The payload has the status `below_limits` or `error`. A limit of None, which is the default of
+    all limits, is not checked.
+
+    :param queue_name: the name of the queue.
+    :param max_waiting: maximum number of waiting jobs.
+    :param max_running: maximum number of running jobs.
+    :param max_lag: maximum number of jobs that no worker has read yet.
+    :param max_delayed: maximum number of delayed jobs.
+    :param max_dead: maximum number of dead letters.
+    :param poll_interval: seconds between two reads of the depth, 5 by default.
+    :param chasqui_conn_id: the id of the Airflow connection.
+    """
 
     queue_name: str
     max_waiting: int | None = None
@@ -31,9 +44,9 @@ class ChasquiQueueDepthTrigger(DataclassTrigger):
     chasqui_conn_id: str = DEFAULT_CONN_ID
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        room = DepthLimits(
+        limits = DepthLimits(
             self.max_waiting, self.max_running, self.max_lag, self.max_delayed, self.max_dead
         )
         source = QueueSource(self.chasqui_conn_id, self.queue_name)
-        event = await error_as_event(wait_depth(source, room, self.poll_interval, self.log.info))
-        yield build_event(event, self.queue_name)
+        wait = wait_depth(source, limits, self.poll_interval, self.log.info)
+        yield build_event(await error_as_event(wait), self.queue_name)

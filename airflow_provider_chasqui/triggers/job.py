@@ -1,4 +1,4 @@
-"""ChasquiJobTrigger: wait for one job."""
+"""Trigger that waits for one job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from airflow_provider_chasqui.triggers._waiting import QueueSource, error_as_eve
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ChasquiJobTrigger(DataclassTrigger):
-    """Fires once, when the job is done, dead, or proven to be unknown.
+    """Trigger that fires once, when a job is done, dead, or certainly unknown.
 
-    `events_after` is a place in the events stream from before the job was added.
+    The payload has the status `done`, `dead`, `unknown` or `error`.
+
+    :param queue_name: the name of the queue.
+    :param job_id: the id of the job.
+    :param events_after: an id in the events stream from before the job was added; the default
+        `0-0` is the start of the stream.
+    :param cancel_on_kill: cancel the job if a user ends the waiting task.
+    :param chasqui_conn_id: the id of the Airflow connection.
     """
 
     queue_name: str
@@ -30,11 +37,11 @@ class ChasquiJobTrigger(DataclassTrigger):
         return QueueSource(self.chasqui_conn_id, self.queue_name)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await error_as_event(wait_job(self.source, self.job_id, self.events_after))
-        yield build_event(event, self.queue_name)
+        wait = wait_job(self.source, self.job_id, self.events_after)
+        yield build_event(await error_as_event(wait), self.queue_name)
 
     async def on_kill(self) -> None:
-        """Cancel the job: a person ended the task that waits for it."""
+        """Cancel the job, because a user ended the task that waits for it."""
         if self.cancel_on_kill:
             async with await self.source.open() as queue:
                 await queue.cancel(self.job_id)

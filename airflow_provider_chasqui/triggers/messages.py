@@ -1,4 +1,4 @@
-"""ChasquiMessageTrigger: messages of a queue start DAG runs, and none is lost.
+"""Trigger that starts DAG runs with the messages of a queue, without losing any.
 
 watcher = AssetWatcher("orders", trigger=ChasquiMessageTrigger(queue_name="orders"))
 with DAG("on_order", schedule=[Asset("orders", watchers=[watcher])]):
@@ -16,32 +16,48 @@ from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.message_filter import check_filter, matches
+from airflow_provider_chasqui.core.validation import require_choice, require_int
 from airflow_provider_chasqui.hooks._stats import triggerer_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
-from airflow_provider_chasqui.triggers._base import DataclassTrigger
+from airflow_provider_chasqui.triggers._base import DataclassTrigger, require_seconds
 from airflow_provider_chasqui.triggers._message_windows import MessageWindow, MessageWindowReader
 
-# Without ack mode we cannot see when Airflow has stored an event; this is long after it does.
+# Before 3.3 Airflow does not report that it has stored an event. It needs much less than this.
 _STORE_DELAY_S = 10.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
-    """Fires an event for each window of messages: `max_messages` of them, or `max_wait` seconds long.
+    """Trigger that fires an event for each window of messages.
 
-    On Airflow 3.3 and later a message leaves the queue only after its event is stored, and all
-    watchers of a queue share one reader, whose window settings are those of the watcher that came
-    first; each sees all messages and takes those that fit `filter`. A message that no watcher wants
-    becomes a letter (`on_unmatched="drop"` drops it instead), but not in the first `unmatched_grace`
-    seconds of the reader, in which other watchers may still come. Before 3.3 every watcher reads
-    for itself, so give a queue one watcher; messages then leave the queue some seconds after the
-    event.
+    On Airflow 3.3 and later a message leaves the queue only after its event is stored. All watchers
+    of a queue share one reader, which uses the window settings of the watcher that started first.
+    Each watcher receives all messages and fires events for those that match its `filter`.
 
-    Airflow starts no run for an event that comes while another is waiting to be noticed: such
-    events ride along with the next one. So after a burst, when nothing came for `flush_after`
-    seconds, an event without messages is fired, whose run takes what was left.
+    Before Airflow 3.3 every watcher reads separately, so use only one watcher per queue. Messages
+    then leave the queue ten seconds after their event.
+
+    Airflow starts no run for an event that arrives while an earlier one is not yet processed. Such
+    events are part of the next run. Therefore, if no message arrives for `flush_after` seconds
+    after several events, the trigger fires an event without messages, whose run receives the
+    remaining messages.
+
+    :param queue_name: the name of the queue.
+    :param filter: paths and the values that a message must have there, e.g. `{"name": "order"}`;
+        None, the default, matches all messages.
+    :param max_messages: the maximum number of messages per event, 100 by default.
+    :param max_wait: seconds from the first message of a window to its event, 1 by default.
+    :param on_unmatched: what happens to a message that matches no watcher: `dead_letter`, the
+        default, moves it to the DLQ and `drop` deletes it.
+    :param unmatched_grace: seconds after the start of the reader in which unmatched messages are
+        delivered again instead, because other watchers may still start; 30 by default.
+    :param flush_after: seconds without a message until the event without messages, 20 by default.
+    :param max_in_flight: the maximum number of messages whose event is not stored, 1000 by default.
+    :param claim_after: seconds after which the messages of a dead reader are delivered again, 30 by
+        default.
+    :param chasqui_conn_id: the id of the Airflow connection.
+    :raises InvalidArgument: if a value is out of range.
     """
 
     queue_name: str
@@ -58,69 +74,84 @@ class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
     def __post_init__(self) -> None:
         BaseEventTrigger.__init__(self)
         check_filter(self.filter)
-        if self.on_unmatched not in ("dead_letter", "drop"):
-            raise InvalidArgument("on_unmatched= is 'dead_letter' or 'drop'")
-        if self.max_messages < 1 or self.max_in_flight < self.max_messages:
-            raise InvalidArgument("max_messages= is at least 1 and max_in_flight= at least as much")
-        if self.unmatched_grace < 0:
-            raise InvalidArgument("unmatched_grace= is seconds, 0 or more")
-        if self.max_wait < 0 or self.flush_after <= 0 or self.claim_after <= 0:
-            raise InvalidArgument("max_wait=, flush_after= and claim_after= are seconds, above 0")
+        require_choice("on_unmatched", self.on_unmatched, ("dead_letter", "drop"))
+        require_int("max_messages", self.max_messages, 1)
+        require_int("max_in_flight", self.max_in_flight, self.max_messages)
+        require_seconds("max_wait", self.max_wait, allow_zero=True)
+        require_seconds("unmatched_grace", self.unmatched_grace, allow_zero=True)
+        require_seconds("flush_after", self.flush_after)
+        require_seconds("claim_after", self.claim_after)
         self._events_fired = 0
 
     def shared_stream_key(self) -> Hashable:
+        """Return the key of the reader that watchers of the same queue share."""
         return ("chasqui", self.chasqui_conn_id, self.queue_name)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
+        """Return the shared reader. Only Airflow 3.3 and later calls this.
+
+        :param kwargs: the constructor arguments of the watcher that started first.
+        """
         from airflow_provider_chasqui.triggers._shared_stream import MessageWindowProducer
 
         return MessageWindowProducer(cls(**kwargs).create_reader())
 
     def create_reader(self) -> MessageWindowReader:
-        """The messages of the queue, as this trigger wants them grouped."""
+        """Return a reader of the queue with the window settings of this trigger."""
         return MessageWindowReader(
-            self.chasqui_conn_id, self.queue_name, self.max_messages, self.max_wait,
-            self.flush_after, self.max_in_flight, self.claim_after, self.on_unmatched == "dead_letter",
-            self.unmatched_grace,
-        )  # fmt: skip
+            self.chasqui_conn_id,
+            self.queue_name,
+            max_messages=self.max_messages,
+            max_wait=self.max_wait,
+            idle_timeout=self.flush_after,
+            max_in_flight=self.max_in_flight,
+            claim_after=self.claim_after,
+            reject_unmatched=self.on_unmatched == "dead_letter",
+            unmatched_grace=self.unmatched_grace,
+        )
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
+        """Yield an event for each window of the shared reader that has matching messages.
+
+        :param shared_stream: the windows.
+        """
         async for window in shared_stream:
             event = self._build_event(window)
             if event is not None:
                 yield event
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """The same without the shared stream: for Airflow before 3.3 and for `dags test`."""
-        windows = self.create_reader()
-        fired: deque[tuple[float, MessageWindow]] = deque()
+        """Yield events without a shared reader, for Airflow before 3.3 and for `dags test`."""
+        reader = self.create_reader()
+        unacked: deque[tuple[float, MessageWindow]] = deque()
         clock = asyncio.get_running_loop().time
         try:
-            async with contextlib.aclosing(windows.read()) as stream:
-                async for window in stream:
+            async with contextlib.aclosing(reader.read()) as windows:
+                async for window in windows:
                     event = self._build_event(window)
                     if event is not None:
                         yield event
-                    fired.append((clock() + _STORE_DELAY_S, window))
-                    while fired and fired[0][0] <= clock():
-                        windows.on_stored(fired.popleft()[1])
+                    unacked.append((clock() + _STORE_DELAY_S, window))
+                    while unacked and unacked[0][0] <= clock():
+                        _, stored_window = unacked.popleft()
+                        reader.on_stored(stored_window)
         finally:
-            await windows.close()
+            await reader.close()
 
     def _build_event(self, window: MessageWindow) -> TriggerEvent | None:
         if not window.messages:
-            if self._events_fired < 2:  # one event alone is never passed over
+            if self._events_fired < 2:  # Airflow always starts a run for a single event
                 return None
             self._events_fired = 0
             return TriggerEvent({"queue_name": self.queue_name, "messages": [], "flush": True})
-        mine = [message for message in window.json_messages if matches(self.filter, message)]
-        if not mine:
+        matching = [message for message in window.json_messages if matches(self.filter, message)]
+        if not matching:
             return None
-        window.matched_ids.update(message["entry_id"] for message in mine)
+        window.matched_ids.update(message["entry_id"] for message in matching)
         self._events_fired += 1
         triggerer_stats.incr("watcher_events", 1, self.queue_name)
-        triggerer_stats.incr("watcher_messages", len(mine), self.queue_name)
-        return TriggerEvent(window.event_payload(self.queue_name, mine))
+        triggerer_stats.incr("watcher_messages", len(matching), self.queue_name)
+        return TriggerEvent(window.event_payload(self.queue_name, matching))

@@ -1,4 +1,4 @@
-"""RsmqMessageTrigger: wait until an RSMQ queue has a visible message, and take none."""
+"""RsmqMessageTrigger: wait until an RSMQ queue has a visible message."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_even
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.redis_client.pubsub import ChannelSubscriber
-    from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient
+    from airflow_provider_chasqui.rsmq.client_async import AsyncRsmqClient
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RsmqMessageTrigger(DataclassTrigger):
-    """Fires once, when a message can be received.
+    """Trigger that fires once, when a message is visible.
 
-    A realtime sender wakes it at once; for the others it looks every `poll_interval` seconds, and
-    when the next hidden message becomes visible. It takes no message, so a triggerer that dies
-    loses none. `until` is the waiter's own deadline, handed back with the event.
+    It receives no message, so a triggerer that dies loses none. A message of a realtime sender ends
+    the wait at once. Otherwise the trigger polls, and also when the next hidden message becomes
+    visible.
+
+    :param rsmq_queue_name: the RSMQ queue.
+    :param namespace: the prefix of the RSMQ keys.
+    :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
+    :param poll_interval: the seconds between two polls.
+    :param deadline: the deadline of the sensor, which the event returns to it.
+    :param rsmq_conn_id: the id of the connection.
     """
 
     rsmq_queue_name: str
@@ -37,6 +44,7 @@ class RsmqMessageTrigger(DataclassTrigger):
     rsmq_conn_id: str = DEFAULT_CONN_ID
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event when a message is visible, or when the queue does not exist."""
         from airflow_provider_chasqui.redis_client.pubsub import ChannelSubscriber
 
         hook = RsmqHook(self.rsmq_conn_id, namespace=self.namespace, units=self.units)
@@ -44,28 +52,34 @@ class RsmqMessageTrigger(DataclassTrigger):
             keys = client.flows.keys(self.rsmq_queue_name)
             async with ChannelSubscriber(
                 client.connection_manager, keys.hash_tag, keys.channel
-            ) as listener:
-                event = {"deadline": self.deadline} | await self._wait(client, listener)
+            ) as subscriber:
+                event = {"deadline": self.deadline} | await self._wait(client, subscriber)
                 yield build_event(event, self.rsmq_queue_name)
 
-    async def _wait(self, client: AsyncRsmqClient, listener: ChannelSubscriber) -> dict[str, Any]:
+    async def _wait(self, client: AsyncRsmqClient, subscriber: ChannelSubscriber) -> dict[str, Any]:
         while True:
             try:
-                visible, due_ms = await self._check_queue(client)
-            except RsmqError as problem:
-                return {"error": str(problem), "reason": problem.name}
-            except ConnectionFailed as problem:
-                self.log.warning("%s", problem)
+                visible, next_visible_ms = await self._check_queue(client)
+            except RsmqError as error:
+                return {"error": str(error), "reason": error.name}
+            except ConnectionFailed as error:
+                self.log.warning(
+                    "rsmq trigger: cannot read the queue %s, next try in %g s: %s",
+                    self.rsmq_queue_name,
+                    self.poll_interval,
+                    error,
+                )
                 await asyncio.sleep(self.poll_interval)
                 continue
             if visible:
                 return {"rsmq_queue_name": self.rsmq_queue_name, "visible": visible}
-            await listener.wait(self._wait_seconds(due_ms))
+            await subscriber.wait(self._wait_seconds(next_visible_ms))
 
     async def _check_queue(self, client: AsyncRsmqClient) -> tuple[int, int | None]:
-        visible = (await client.get_queue_attributes(self.rsmq_queue_name)).visiblemsgs
-        first = await client.peek_messages(self.rsmq_queue_name, limit=1, include_hidden=True)
-        return visible, first[0].visible_at_ms if first else None
+        """Return the number of visible messages, and when the first message becomes visible."""
+        attributes = await client.get_queue_attributes(self.rsmq_queue_name)
+        messages = await client.peek_messages(self.rsmq_queue_name, limit=1, include_hidden=True)
+        return attributes.visiblemsgs, messages[0].visible_at_ms if messages else None
 
     def _wait_seconds(self, visible_at_ms: int | None) -> float:
         if visible_at_ms is None:

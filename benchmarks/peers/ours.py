@@ -15,7 +15,8 @@ from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.job import Job, NewJob
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.gc_tuning import tune_gc
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 PLAIN_THREADS = 8
 

@@ -1,23 +1,25 @@
+-- Return true if the entry is pending for this consumer. A missing group counts as "not pending".
 local function is_owner(stream, group, consumer, id)
-  local found = redis.pcall('XPENDING', stream, group, id, id, 1, consumer)
-  if not found.err then return found[1] ~= nil end
-  if string.find(found.err, 'NOGROUP', 1, true) then return false end
-  error(found)
+  local pending = redis.pcall('XPENDING', stream, group, id, id, 1, consumer)
+  if not pending.err then return pending[1] ~= nil end
+  if string.find(pending.err, 'NOGROUP', 1, true) then return false end
+  error(pending)
 end
--- Settle the entries that are still with this consumer; says for each 1 settled, 0 not ours. Losing order: A stands still,
--- B claims the entry and runs it, A wakes and puts the job back as it was when A read it; then it runs once more beside B,
--- with the number of a run that was.
+-- Acknowledge and delete the entries that are still pending for this consumer.
+-- Returns a list: 1 acknowledged, 0 the entry belongs to another consumer or was acknowledged before.
+-- Without the owner check a job could run twice: consumer A stalls, B claims the entry and runs it, A resumes and requeues
+-- the job with the attempt count that A read. The job would then run a second time beside B, with an old attempt count.
 local function ack_if_owner(stream, group, consumer, ids)
-  local mine, at, answer = {}, {}, {}
+  local owned_ids, positions, reply = {}, {}, {}
   for i, id in ipairs(ids) do
-    answer[i] = 0
+    reply[i] = 0
     if is_owner(stream, group, consumer, id) then
-      mine[#mine + 1] = id
-      at[#at + 1] = i
+      owned_ids[#owned_ids + 1] = id
+      positions[#positions + 1] = i
     end
   end
-  for j, gone in ipairs(ack_delete(stream, group, mine)) do
-    if gone then answer[at[j]] = 1 end
+  for j, deleted in ipairs(ack_delete(stream, group, owned_ids)) do
+    if deleted then reply[positions[j]] = 1 end
   end
-  return answer
+  return reply
 end

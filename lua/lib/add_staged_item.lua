@@ -1,7 +1,8 @@
--- Put one staged item on the queue: a delayed member, behind 14 digits of its due time if items are timed.
-local function put(stream, delayed, item, timed, delay, now)
+-- Add one staged item to the queue. An item is a delayed member. If per_row_run_at is true, the member is preceded by its
+-- due time in 14 decimal digits. Requires add_entry and split_delayed_member.
+local function add_staged_item(stream, delayed, item, per_row_run_at, delay, now)
   local due = 0
-  if timed then
+  if per_row_run_at then
     due = tonumber(string.sub(item, 1, 14))
     item = string.sub(item, 15)
   elseif delay > 0 then
@@ -10,6 +11,6 @@ local function put(stream, delayed, item, timed, delay, now)
   if due > now then
     redis.call('ZADD', delayed, due, item)
   else
-    push(stream, split_member(item))
+    add_entry(stream, split_delayed_member(item))
   end
 end

@@ -1,3 +1,4 @@
+-- Return a non-negative integer in base 36, in lower case.
 local function base36(number)
   local digits, text = '0123456789abcdefghijklmnopqrstuvwxyz', ''
   repeat

@@ -1,20 +1,21 @@
--- Idle entries first, then new ones, in the shape of XREADGROUP ... CLAIM: {id, fields, idle, deliveries before}.
-local function lease_claim_then_read(stream, group, consumer, idle, count, new_room)
-  local taken = {}
-  for _, entry in ipairs(redis.call('XPENDING', stream, group, 'IDLE', idle, '-', '+', count)) do
-    local got = redis.call('XCLAIM', stream, group, consumer, idle, entry[1])[1]
-    if got and got[2] then
-      taken[#taken + 1] = {got[1], got[2], entry[3], entry[4]}
+-- Claim idle entries first, then read new ones. Returns at most count entries in the shape of XREADGROUP ... CLAIM:
+-- {id, fields, idle (ms), previous deliveries}. At most max_new of them are new.
+local function lease_claim_then_read(stream, group, consumer, min_idle, count, max_new)
+  local entries = {}
+  for _, pending in ipairs(redis.call('XPENDING', stream, group, 'IDLE', min_idle, '-', '+', count)) do
+    local claimed = redis.call('XCLAIM', stream, group, consumer, min_idle, pending[1])[1]
+    if claimed and claimed[2] then
+      entries[#entries + 1] = {claimed[1], claimed[2], pending[3], pending[4]}
     else
-      redis.call('XACK', stream, group, entry[1]) -- deleted while pending: nothing is left to deliver
+      redis.call('XACK', stream, group, pending[1]) -- The entry was deleted while it was pending.
     end
   end
-  local new = math.min(count - #taken, new_room)
-  if new > 0 then
-    local read = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', new, 'STREAMS', stream, '>')
-    for _, entry in ipairs(read and read[1] and read[1][2] or {}) do
-      taken[#taken + 1] = {entry[1], entry[2], 0, 0}
+  local new_count = math.min(count - #entries, max_new)
+  if new_count > 0 then
+    local streams = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', new_count, 'STREAMS', stream, '>')
+    for _, entry in ipairs(streams and streams[1] and streams[1][2] or {}) do
+      entries[#entries + 1] = {entry[1], entry[2], 0, 0}
     end
   end
-  return taken
+  return entries
 end

@@ -1,5 +1,6 @@
-local function lease_clear(held, owners, grants, id)
-  redis.call('ZREM', held, id)
+-- Delete the state of one exclusive lease.
+local function lease_clear(deadlines, owners, max_deliveries, id)
+  redis.call('ZREM', deadlines, id)
   redis.call('HDEL', owners, id)
-  redis.call('HDEL', grants, id)
+  redis.call('HDEL', max_deliveries, id)
 end

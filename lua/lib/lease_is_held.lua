@@ -1,6 +1,7 @@
--- Whether a lease still stands: in exclusive mode its fence tells, else owner and delivery count in the group.
-local function lease_is_held(stream, group, owners, id, consumer, count, fence)
-  if fence ~= '0' then return redis.call('HGET', owners, id) == fence .. ':' .. consumer end
-  local entry = redis.call('XPENDING', stream, group, id, id, 1)[1]
-  return entry ~= nil and entry[2] == consumer and entry[4] == tonumber(count)
+-- Return true if the lease is still valid. In exclusive mode the fencing token and the consumer must match the stored
+-- owner. In shared mode (fencing token 0) the owner and the delivery count of the pending entry must match.
+local function lease_is_held(stream, group, owners, id, consumer, deliveries, fencing_token)
+  if fencing_token ~= '0' then return redis.call('HGET', owners, id) == fencing_token .. ':' .. consumer end
+  local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
+  return pending ~= nil and pending[2] == consumer and pending[4] == tonumber(deliveries)
 end

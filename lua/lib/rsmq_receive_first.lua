@@ -1,12 +1,13 @@
--- The first visible message, counted as received: {id, body, rc, fr}, or nil. `now` is a string in ms.
+-- Receive the first visible message: count the receive and return {id, body, receive count, first received (ms)}.
+-- Returns nil if no message is visible. now is the time in ms as a string.
 local function rsmq_receive_first(zset, hash, now)
-  local found = redis.call('ZRANGEBYSCORE', zset, '-inf', now, 'LIMIT', 0, 1)
-  local id = found[1]
+  local visible = redis.call('ZRANGEBYSCORE', zset, '-inf', now, 'LIMIT', 0, 1)
+  local id = visible[1]
   if not id then return nil end
   redis.call('HINCRBY', hash, 'totalrecv', 1)
   local body = redis.call('HGET', hash, id)
-  local rc = redis.call('HINCRBY', hash, id .. ':rc', 1)
-  local fr = now
-  if rc > 1 then fr = redis.call('HGET', hash, id .. ':fr') end
-  return {id, body, rc, fr}
+  local receive_count = redis.call('HINCRBY', hash, id .. ':rc', 1)
+  local first_received = now
+  if receive_count > 1 then first_received = redis.call('HGET', hash, id .. ':fr') end
+  return {id, body, receive_count, first_received}
 end

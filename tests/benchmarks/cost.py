@@ -21,7 +21,7 @@ from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.job import Job, NewJob
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 JOBS = 4_000
 # Commands that the engine sends periodically, independent of the number of jobs.

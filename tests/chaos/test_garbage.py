@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import Server
 from tests.engine.conftest import PUNCTUAL, working
 from tests.support.redis_state import plain_client

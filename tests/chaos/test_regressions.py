@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.chaos.harness.environment import TIMEOUT_S, Environment
 from tests.conftest import Server
 from tests.engine.conftest import working

@@ -15,7 +15,8 @@ from airflow_provider_chasqui import Unrecoverable
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.cli.conftest import CliResult
 from tests.conftest import Server
 

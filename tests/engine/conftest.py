@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig, SchedulerConfig
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import SERVERS, Server
 
 PROMPT = PromoterConfig(

@@ -23,7 +23,7 @@ from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.repeat import fire_all
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import SERVERS
 from tests.engine.conftest import PUNCTUAL, empty, until, working
 from tests.support.redis_state import plain_client

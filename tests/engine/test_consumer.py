@@ -14,7 +14,7 @@ from airflow_provider_chasqui.core.errors import (
     KeyTypeMismatch,
 )
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.engine.conftest import empty, event_names, settings, until, working
 
 

@@ -16,7 +16,7 @@ import pytest
 from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.engine import http_server
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.engine.conftest import until, working
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -19,7 +19,7 @@ from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
 from airflow_provider_chasqui.engine.thread_executor import CancelInterrupt, ThreadSlot
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.engine.conftest import empty, event_names, until, working
 
 NO_DELAY = Backoff.fixed(timedelta(milliseconds=1))

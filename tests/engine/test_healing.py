@@ -22,7 +22,7 @@ from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import SERVERS
 from tests.engine.conftest import PUNCTUAL, empty, until, working
 from tests.redis_client.test_sentinel import Fleet, fleet  # noqa: F401

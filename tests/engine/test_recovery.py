@@ -7,7 +7,7 @@ from datetime import timedelta
 from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.engine.consumer import ConsumerRuntime
 from airflow_provider_chasqui.engine.handlers import Handlers
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.engine.conftest import settings
 
 

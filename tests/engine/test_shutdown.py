@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.engine.conftest import PUNCTUAL, empty, event_names, settings, until, working
 from tests.support.servers import RedisServer
 

@@ -13,7 +13,8 @@ import pytest
 from airflow_provider_chasqui.engine import tracing
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.operators._enqueue import EnqueueRequest, enqueue_once
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import Server
 
 PROGRAM = Path(__file__).with_name("traced.py")

@@ -20,7 +20,7 @@ from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE, SKIP, fire_all
 from airflow_provider_chasqui.core.retry import Backoff, RetryDefaults, RetryPolicy
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.engine.conftest import PUNCTUAL, empty, until, working
 from tests.support.redis_state import entries
 from tests.wire.differences import EXTRA_LETTER_FIELDS, LETTER_KEEPS_NAME

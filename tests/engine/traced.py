@@ -21,7 +21,8 @@ from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.engine.tracing import propagate_trace
 from airflow_provider_chasqui.operators._enqueue import EnqueueRequest, enqueue_once
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 handlers = Handlers()
 seen: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Lease queues on every server, and a clock that is the server's."""
+"""Fixtures: lease queues on every server, and the clock of the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Leasing = Callable[..., LeaseQueue]
 
 @pytest.fixture
 def leasing(server: Any, queue_name: str) -> Iterator[Leasing]:
-    """Open the queue for leasing: `leasing(mode="exclusive", ordered=True, poison="block")`."""
+    """Open the queue for leasing; keyword arguments are those of `LeaseConfig`."""
     opened: list[LeaseQueue] = []
 
     def open_one(**settings: Any) -> LeaseQueue:
@@ -26,5 +26,5 @@ def leasing(server: Any, queue_name: str) -> Iterator[Leasing]:
         return opened[-1]
 
     yield open_one
-    for each in opened:
-        each.close()
+    for lease_queue in opened:
+        lease_queue.close()

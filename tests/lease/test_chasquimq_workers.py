@@ -38,7 +38,7 @@ def leases(native_server: Any, queue_name: str) -> Iterator[LeaseQueue]:
         yield leases
 
 
-def test_the_worker_leaves_what_is_kept_and_takes_what_is_not(
+def test_a_chasquimq_worker_claims_only_expired_leases(
     stream: Queue, leases: LeaseQueue, stock_worker: Any, native_server: Any
 ) -> None:
     stream.add_many([{"payload": "kept"}, {"payload": "handed back"}, {"payload": "silent"}])
@@ -46,24 +46,24 @@ def test_the_worker_leaves_what_is_kept_and_takes_what_is_not(
     with leases.heartbeat(kept) as beat:
         worker = stock_worker(native_server.url, stream.name, IDLE)
         leases.nack(back)
-        assert worker.hear()["ran"] == "handed back"
-        # Nobody speaks for this one: the worker has it after IDLE ms, and our ack comes too late.
-        assert worker.hear()["ran"] == "silent"
+        assert worker.receive()["ran"] == "handed back"
+        # This lease gets no heartbeat: the worker claims the job, and the ack is too late.
+        assert worker.receive()["ran"] == "silent"
         with pytest.raises(LeaseLost):
             leases.ack(silent)
         stream.add("new")
-        assert worker.hear()["ran"] == "new"
-        # By now the kept lease is older than what the worker waits before it takes over.
+        assert worker.receive()["ran"] == "new"
+        # Now the renewed lease is older than the idle time after which the worker claims.
         assert leases.lease("me", wait=timedelta(milliseconds=2 * IDLE)) == []
         beat.check()
     leases.ack(kept)
     until(lambda: leases.stats().length == 0)
     worker.process.stdin.write("stop\n")
     worker.process.stdin.flush()
-    assert worker.hear() == "down", "the worker ran something twice"
+    assert worker.receive() == "down", "the worker ran something twice"
 
 
-def test_worker_and_lessees_share_every_job_once(
+def test_a_worker_and_lease_holders_process_every_job_once(
     stream: Queue, leases: LeaseQueue, stock_worker: Any, native_server: Any
 ) -> None:
     worker = stock_worker(native_server.url, stream.name, 30_000)
@@ -75,10 +75,10 @@ def test_worker_and_lessees_share_every_job_once(
     until(lambda: leases.stats().length == 0)
     worker.process.stdin.write("stop\n")
     worker.process.stdin.flush()
-    theirs = []
-    while (line := worker.hear()) != "down":
-        theirs.append(line["ran"])
-    assert sorted(ours + theirs) == list(range(500))
+    worker_ran = []
+    while (line := worker.receive()) != "down":
+        worker_ran.append(line["ran"])
+    assert sorted(ours + worker_ran) == list(range(500))
     assert ours, "the worker did it all: nothing was shared"
 
 
@@ -88,8 +88,9 @@ from chasquimq import Queue
 
 async def main(url, name):
     queue = Queue(name, redis_url=url)
-    letters = await queue.peek_dlq()
-    print(json.dumps([[each["reason"], each["name"], each["source_id"]] for each in letters]))
+    dead_letters = await queue.peek_dlq()
+    fields = ("reason", "name", "source_id")
+    print(json.dumps([[letter[field] for field in fields] for letter in dead_letters]))
     print(await queue.replay_dlq())
 
 asyncio.run(main(*sys.argv[1:]))
@@ -99,24 +100,24 @@ os._exit(0)  # the wheel's threads may touch an interpreter that is being taken 
 
 
 @pytest.mark.parametrize("mode", ["shared", "exclusive"])
-def test_the_stock_tools_read_and_replay_our_letters(
+def test_chasquimq_reads_and_replays_the_dead_letters(
     stream: Queue, stock_worker: Any, chasquimq_python: Path, native_server: Any, mode: str
 ) -> None:
     stream.add("try again", job_name="n")
-    url, poison = native_server.url, "skip" if mode == "shared" else "block_and_dlq"
-    config = LeaseConfig(mode=mode, on_max_deliveries=poison, max_deliveries=1)
+    url, action = native_server.url, "dead_letter" if mode == "shared" else "block_and_dead_letter"
+    config = LeaseConfig(mode=mode, on_max_deliveries=action, max_deliveries=1)
     with LeaseQueue(stream.name, url, config=config) as leases:
         (lease,) = leases.lease("me")
         leases.nack(lease)
         assert leases.lease("me") == []
         arguments = [str(chasquimq_python), "-c", _REPLAY, url, stream.name]
-        said = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
-        assert said.returncode == 0, said.stderr
-        seen, replayed = said.stdout.splitlines()
+        process = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+        assert process.returncode == 0, process.stderr
+        seen, replayed = process.stdout.splitlines()
         assert json.loads(seen) == [["retries_exhausted", "n", lease.entry_id]]
         assert replayed == "1"
     if mode == "shared":
-        assert stock_worker(url, stream.name).hear()["ran"] == "try again"
+        assert stock_worker(url, stream.name).receive()["ran"] == "try again"
 
 
 def test_exclusive_mode_refuses_a_stream_with_a_worker(

@@ -1,4 +1,4 @@
-"""Exclusive mode: deadlines of its own, strict order, one holder, three answers to poison."""
+"""Exclusive mode: deadlines, strict order, one holder, three actions after the last delivery."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tests.lease.conftest import LONG, MS, Leasing
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
-ORDERED = {"mode": "exclusive", "ordered": True, "poison": "block"}
+ORDERED = {"mode": "exclusive", "ordered": True, "on_max_deliveries": "block"}
 
 
-def test_a_lease_may_stand_as_long_as_wanted(queue: Queue, leasing: Leasing) -> None:
+def test_an_exclusive_lease_can_be_longer_than_claim_after(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
     leases = leasing(mode="exclusive", visibility_timeout=timedelta(hours=1))
     (lease,) = leases.lease("me")
@@ -49,7 +49,7 @@ def test_a_lease_may_stand_as_long_as_wanted(queue: Queue, leasing: Leasing) -> 
     assert (stats.unacknowledged, stats.in_flight, stats.length) == (0, 0, 0)
 
 
-def test_stock_producers_are_fine_and_delayed_jobs_come_by_themselves(
+def test_jobs_of_ordinary_producers_and_delayed_jobs_are_leased(
     queue: Queue, leasing: Leasing
 ) -> None:
     leases = leasing(mode="exclusive")
@@ -60,7 +60,7 @@ def test_stock_producers_are_fine_and_delayed_jobs_come_by_themselves(
     assert later.payload == "later"
 
 
-def test_a_stock_group_is_refused_at_the_start_and_later(queue: Queue, leasing: Leasing) -> None:
+def test_a_foreign_group_is_refused_at_the_start_and_later(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
     queue.client.execute(consumer_group.create(queue.keys, "default"))
     leases = leasing(mode="exclusive")
@@ -78,7 +78,7 @@ def test_a_stock_group_is_refused_at_the_start_and_later(queue: Queue, leasing: 
     leases.ack(lease)
 
 
-def test_all_who_lease_agree_on_the_configuration(leasing: Leasing) -> None:
+def test_all_clients_must_use_the_same_configuration(leasing: Leasing) -> None:
     leasing(**ORDERED).create()
     leasing(**ORDERED).create()
     other = leasing(**ORDERED | {"max_deliveries": 7})
@@ -90,13 +90,13 @@ def test_all_who_lease_agree_on_the_configuration(leasing: Leasing) -> None:
     other.create()
 
 
-def test_order_is_kept_through_nacks_and_losses(queue: Queue, leasing: Leasing) -> None:
+def test_order_is_preserved_after_nacks_and_expired_leases(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(6)])
     leases = leasing(**ORDERED)
     first, second, third = leases.lease("me", 3)
     assert leases.lease("other", 3) == []
     leases.nack(first, delay=300 * MS)
-    # What stood behind it was handed back: nobody may finish it before the first.
+    # The following entries were released: no consumer may process them before the first.
     for lease in (second, third):
         with pytest.raises(LeaseLost):
             leases.ack(lease)
@@ -105,12 +105,14 @@ def test_order_is_kept_through_nacks_and_losses(queue: Queue, leasing: Leasing) 
     assert [lease.payload for lease in again] == [0, 1, 2, 3]
     assert [lease.deliveries for lease in again] == [2, 1, 1, 1]
     leases.extend(*again, visibility_timeout=1 * MS)
-    rest = until(lambda: leases.lease("third", 10))
-    assert [lease.payload for lease in rest] == [0, 1, 2, 3, 4, 5]
-    assert min(lease.fencing_token for lease in rest) > max(lease.fencing_token for lease in again)
+    leased = until(lambda: leases.lease("third", 10))
+    assert [lease.payload for lease in leased] == [0, 1, 2, 3, 4, 5]
+    assert min(lease.fencing_token for lease in leased) > max(
+        lease.fencing_token for lease in again
+    )
 
 
-def test_the_same_consumer_may_take_more(queue: Queue, leasing: Leasing) -> None:
+def test_the_same_consumer_can_lease_more_entries(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(3)])
     leases = leasing(**ORDERED)
     (first,) = leases.lease("me")
@@ -122,7 +124,7 @@ def test_the_same_consumer_may_take_more(queue: Queue, leasing: Leasing) -> None
     assert leases.lease("other")[0].payload == 2
 
 
-def test_a_waiting_consumer_gets_the_line_when_the_holder_is_done(
+def test_a_waiting_consumer_leases_when_the_holder_has_finished(
     queue: Queue, leasing: Leasing
 ) -> None:
     queue.add_many([{"payload": i} for i in range(2)])
@@ -142,7 +144,9 @@ def wear_out(leases: LeaseQueue, times: int) -> str:
     return lease.entry_id
 
 
-def test_poison_ends_an_ordered_line_until_unblocked(queue: Queue, leasing: Leasing) -> None:
+def test_a_blocked_entry_stops_an_ordered_queue_until_it_is_unblocked(
+    queue: Queue, leasing: Leasing
+) -> None:
     queue.add_many([{"payload": i} for i in range(2)])
     leases = leasing(**ORDERED, max_deliveries=2)
     entry_id = wear_out(leases, 2)
@@ -169,21 +173,23 @@ def test_poison_ends_an_ordered_line_until_unblocked(queue: Queue, leasing: Leas
     assert lease.payload == 1
 
 
-def test_poison_in_an_unordered_queue_lets_the_others_pass(queue: Queue, leasing: Leasing) -> None:
+def test_a_blocked_entry_does_not_stop_an_unordered_queue(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(2)])
-    leases = leasing(mode="exclusive", poison="block", max_deliveries=1)
+    leases = leasing(mode="exclusive", on_max_deliveries="block", max_deliveries=1)
     entry_id = wear_out(leases, 1)
     (lease,) = leases.lease("me", 5)
     assert lease.payload == 1
-    assert [each.id for each in leases.blocked()] == [entry_id]
+    assert [entry.id for entry in leases.blocked()] == [entry_id]
 
 
-def test_block_and_dlq_does_both(queue: Queue, leasing: Leasing) -> None:
+def test_block_and_dead_letter_blocks_and_writes_a_dead_letter(
+    queue: Queue, leasing: Leasing
+) -> None:
     added = queue.add("bad", job_name="mail")
-    leases = leasing(mode="exclusive", poison="block_and_dlq", max_deliveries=1)
+    leases = leasing(mode="exclusive", on_max_deliveries="block_and_dead_letter", max_deliveries=1)
     entry_id = wear_out(leases, 1)
     assert leases.lease("me") == []
-    assert [each.id for each in leases.blocked()] == [entry_id]
+    assert [entry.id for entry in leases.blocked()] == [entry_id]
     raw = queue.client.execute(redis_command("XRANGE", queue.keys.dlq, "-", "+", parse=as_raw))
     names = [field.decode() for field in raw[0][1][::2]]
     assert names[:4] == ["d", "n", "source_id", "reason"], "stock ChasquiMQ's order"
@@ -195,7 +201,7 @@ def test_block_and_dlq_does_both(queue: Queue, leasing: Leasing) -> None:
     leases.ack(lease)
 
 
-def test_skip_writes_a_letter_and_goes_on(queue: Queue, leasing: Leasing) -> None:
+def test_dead_letter_writes_a_dead_letter_and_continues(queue: Queue, leasing: Leasing) -> None:
     queue.add_batch(["bad", "good"], batch_id="b")
     leases = leasing(mode="exclusive", max_deliveries=1)
     wear_out(leases, 1)
@@ -207,7 +213,7 @@ def test_skip_writes_a_letter_and_goes_on(queue: Queue, leasing: Leasing) -> Non
     assert queue.dead_letters()[0].attempts == 1
 
 
-def test_a_consumer_can_block_by_hand(queue: Queue, leasing: Leasing) -> None:
+def test_a_consumer_can_block_a_lease(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(3)])
     leases = leasing(**ORDERED)
     first, second, third = leases.lease("me", 3)
@@ -231,7 +237,7 @@ def test_limits(queue: Queue, leasing: Leasing) -> None:
     assert len(leases.lease("me", 5)) == 1
 
 
-def test_trim_stops_at_blocked_and_handed_back(queue: Queue, leasing: Leasing) -> None:
+def test_trim_stops_at_blocked_and_nacked_entries(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(4)])
     leases = leasing(mode="exclusive")
     (first,) = leases.lease("me")
@@ -242,11 +248,11 @@ def test_trim_stops_at_blocked_and_handed_back(queue: Queue, leasing: Leasing) -
     assert leases.trim(tail) == 2
 
 
-def test_a_snapshot_keeps_deadlines_fences_and_blocks(
+def test_a_snapshot_contains_deadlines_fencing_tokens_and_blocked_entries(
     queue: Queue, leasing: Leasing, server: Any, queue_name: str
 ) -> None:
     queue.add_many([{"payload": i} for i in range(4)])
-    leases = leasing(mode="exclusive", poison="block")
+    leases = leasing(mode="exclusive", on_max_deliveries="block")
     held, bad, back = leases.lease("me", 3)
     leases.block(bad)
     leases.nack(back, delay=timedelta(hours=1))
@@ -258,7 +264,7 @@ def test_a_snapshot_keeps_deadlines_fences_and_blocks(
         token = json.loads(held.token)
         token[0] = name
         copy.ack(json.dumps(token))
-        assert [each.id for each in copy.blocked()] == [bad.entry_id]
+        assert [entry.id for entry in copy.blocked()] == [bad.entry_id]
         (fresh,) = copy.lease("me", 5)
         assert (fresh.payload, fresh.fencing_token) == (3, 2)
 
@@ -267,12 +273,12 @@ _CONSUME = """
 import sys, time
 from datetime import timedelta
 from airflow_provider_chasqui.core.errors import LeaseLost
-from airflow_provider_chasqui.core.command import as_is, command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 
 url, dialect, name, consumer, total, careful = sys.argv[1:]
 config = LeaseConfig(
-    mode="exclusive", ordered=True, poison="block", max_deliveries=1000,
+    mode="exclusive", ordered=True, on_max_deliveries="block", max_deliveries=1000,
     visibility_timeout=timedelta(milliseconds=400),
 )
 GUARD = '''
@@ -283,19 +289,20 @@ redis.call('RPUSH', KEYS[2], ARGV[2])
 return 'ok'
 '''
 with LeaseQueue(name, url, dialect=dialect, config=config) as queue:
-    tag = queue.keys.tag
+    tag = queue.keys.hash_tag
     def done():
-        return queue.drive.run(command('LLEN', tag + ':log', parse=int)) >= int(total)
+        return queue.client.execute(redis_command('LLEN', tag + ':log', parse=int)) >= int(total)
     turn = 0
     while not done():
         for lease in queue.lease(consumer, 3, wait=timedelta(milliseconds=200)):
             turn += 1
             if turn % int(careful) == 0:
-                time.sleep(0.6)   # the lease runs out in the middle of the work
-            # The resource that is written to refuses a fence that is behind.
-            guard = command('EVAL', GUARD, 2, tag + ':guard', tag + ':log', lease.fence,
-                            f'{lease.fence} {lease.payload} {consumer}', parse=as_is)
-            if queue.drive.run(guard) == b'stale':
+                time.sleep(0.6)   # the lease expires during the work
+            # The resource refuses a fencing token smaller than the last one.
+            guard = redis_command('EVAL', GUARD, 2, tag + ':guard', tag + ':log',
+                            lease.fencing_token,
+                            f'{lease.fencing_token} {lease.payload} {consumer}', parse=as_raw)
+            if queue.client.execute(guard) == b'stale':
                 print('stale', flush=True)
                 break
             try:
@@ -309,37 +316,38 @@ with LeaseQueue(name, url, dialect=dialect, config=config) as queue:
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 @ONE_OF_EACH
-def test_eight_consumers_one_line_never_two_holders(
+def test_eight_consumers_of_an_ordered_queue_never_hold_it_together(
     server: Any, queue: Queue, leasing: Leasing
 ) -> None:
-    """Eight processes, each of which at times hangs past its lease, and one line of 200 jobs.
+    """Eight processes consume 200 ordered jobs, and each sometimes sleeps longer than its lease.
 
-    Every write carries its fence, and the log refuses one that is behind. So two holders at a time
-    would show: as a fence that falls, or as a job that comes after a later one.
+    Every write contains its fencing token, and the log refuses a smaller token than the last one.
+    Two holders at the same time would be visible as a decreasing token or as a job out of order.
     """
     queue.add_many([{"payload": i} for i in range(200)])
     arguments = [sys.executable, "-c", _CONSUME, server.url, server.dialect, queue.name]
     consumers = [
         subprocess.Popen(
-            [*arguments, f"c{i}", "200", str(5 + i)],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+            [*arguments, f"c{i}", "200", str(5 + i)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         for i in range(8)
-    ]  # fmt: skip
-    said = [each.communicate(timeout=100)[0] for each in consumers]
-    assert [each.returncode for each in consumers] == [0] * 8
+    ]
+    outputs = [process.communicate(timeout=100)[0] for process in consumers]
+    assert [process.returncode for process in consumers] == [0] * 8
     log = queue.client.execute(
         redis_command("LRANGE", f"{queue.keys.hash_tag}:log", 0, -1, parse=as_raw)
     )
-    fences = [int(line.split()[0]) for line in log]
+    tokens = [int(line.split()[0]) for line in log]
     jobs = [int(line.split()[1]) for line in log]
-    assert fences == sorted(fences)
-    # A job whose ack came too late is written again by the next holder, before anything behind it.
+    assert tokens == sorted(tokens)
+    # A job that was acknowledged too late is written again by the next holder, before later jobs.
     first_seen = list(dict.fromkeys(jobs))
     assert first_seen == list(range(200))
     assert jobs == sorted(jobs)
-    assert len({line.split()[2] for line in log}) > 1, "one consumer did it all: nothing was raced"
-    assert "stale" in "".join(said) or "lost" in "".join(said), "no lease was lost: no chaos"
+    assert len({line.split()[2] for line in log}) > 1, (
+        "only one consumer wrote to the log, so nothing was raced"
+    )
+    assert "stale" in "".join(outputs) or "lost" in "".join(outputs), "no lease was lost"
 
 
 _CRASH = """
@@ -347,8 +355,8 @@ import os, sys
 from datetime import timedelta
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 url, dialect, name, step, mode = sys.argv[1:]
-poison = "block" if mode == "exclusive" else "skip"
-config = LeaseConfig(mode=mode, ordered=mode == "exclusive", poison=poison,
+action = "block" if mode == "exclusive" else "dead_letter"
+config = LeaseConfig(mode=mode, ordered=mode == "exclusive", on_max_deliveries=action,
                      visibility_timeout=timedelta(milliseconds=300))
 queue = LeaseQueue(name, url, dialect=dialect, config=config)
 leases = queue.lease("crasher", 2)
@@ -369,8 +377,8 @@ os._exit(9)
 def test_a_crash_at_any_step_loses_nothing(
     server: Any, queue: Queue, leasing: Leasing, mode: str
 ) -> None:
-    poison = "block" if mode == "exclusive" else "skip"
-    leases = leasing(mode=mode, ordered=mode == "exclusive", poison=poison)
+    action = "block" if mode == "exclusive" else "dead_letter"
+    leases = leasing(mode=mode, ordered=mode == "exclusive", on_max_deliveries=action)
     left = 0
     for step in ("leased", "extended", "one acked", "nacked"):
         queue.add_many([{"payload": step}] * 2)
@@ -383,8 +391,8 @@ def test_a_crash_at_any_step_loses_nothing(
         got: list[Any] = []
         began = time.monotonic()
         while len(got) < left:
-            got += leases.lease("heir", 2, wait=LONG)
-        assert time.monotonic() - began < 10, f"{step}: found late"
+            got += leases.lease("next consumer", 2, wait=LONG)
+        assert time.monotonic() - began < 10, f"{step}: the next consumer leased the jobs too late"
         assert [lease.deliveries for lease in got] == [2] * left
         leases.ack(*got)
         assert leases.stats().length == 0

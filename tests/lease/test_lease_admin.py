@@ -1,4 +1,4 @@
-"""Looking after a lease queue: set aside, trim, count, snapshot, quotas, settings."""
+"""Administration of a lease queue: block, trim, stats, snapshots, quotas, settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.lease.conftest import LONG, Leasing
 
 
-def test_block_moves_aside_and_unblock_brings_back(queue: Queue, leasing: Leasing) -> None:
+def test_block_removes_an_entry_and_unblock_restores_it(queue: Queue, leasing: Leasing) -> None:
     queue.add("bad", job_id="bad")
     queue.add("worse", job_id="worse")
     leases = leasing()
@@ -41,7 +41,7 @@ def test_block_moves_aside_and_unblock_brings_back(queue: Queue, leasing: Leasin
     assert [lease.payload for lease in leases.lease("me")] == ["bad"]
 
 
-def test_trim_never_goes_past_live_work(queue: Queue, leasing: Leasing) -> None:
+def test_trim_stops_at_active_leases(queue: Queue, leasing: Leasing) -> None:
     batch = queue.add_batch(range(6), batch_id="b")
     leases = leasing()
     got = leases.lease("me", 3)
@@ -57,7 +57,7 @@ def test_trim_never_goes_past_live_work(queue: Queue, leasing: Leasing) -> None:
         leases.trim("soon")
 
 
-def test_stats_tell_what_is_where(queue: Queue, leasing: Leasing) -> None:
+def test_stats_count_entries_by_state(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(6)])
     queue.add("later", delay=timedelta(hours=1))
     leases = leasing()
@@ -72,7 +72,7 @@ def test_stats_tell_what_is_where(queue: Queue, leasing: Leasing) -> None:
     assert stats.first_entry_id == got[1].entry_id
 
 
-def test_a_snapshot_comes_back_as_it_was(
+def test_a_restored_snapshot_is_identical(
     queue: Queue, leasing: Leasing, server: Any, queue_name: str
 ) -> None:
     queue.add_many([{"payload": i, "job_name": "n"} for i in range(6)])
@@ -86,16 +86,16 @@ def test_a_snapshot_comes_back_as_it_was(
     with LeaseQueue(f"{queue_name}-copy", server.url, dialect=server.dialect) as copy:
         assert copy.restore(image) == 6
         assert copy.stats() == leases.stats()
-        with pytest.raises(InvalidArgument, match="there already"):
+        with pytest.raises(InvalidArgument, match="already exists"):
             copy.restore(image)
         assert copy.produce(["p"], client_id="c", client_seq=9) == [None]
         token = json.loads(held.token)
         token[0] = copy.name
         copy.ack(json.dumps(token))
-        rest = copy.lease("me", 10)
-        assert [lease.payload for lease in rest] == [2, 3, 4, 5, "p"]
-        assert [lease.deliveries for lease in rest] == [2, 1, 1, 1, 1]
-        assert rest[0].entry_id == back.entry_id
+        leased = copy.lease("me", 10)
+        assert [lease.payload for lease in leased] == [2, 3, 4, 5, "p"]
+        assert [lease.deliveries for lease in leased] == [2, 1, 1, 1, 1]
+        assert leased[0].entry_id == back.entry_id
 
 
 def test_quotas_count_queues_of_an_organisation(server: Any, queue_name: str) -> None:
@@ -116,12 +116,12 @@ def test_quotas_count_queues_of_an_organisation(server: Any, queue_name: str) ->
         one.delete(org=org)
 
 
-def test_settings_that_cannot_be_are_refused(leasing: Leasing, queue: Queue) -> None:
+def test_invalid_settings_are_refused(leasing: Leasing, queue: Queue) -> None:
     for settings in (
         {"mode": "private"},
-        {"poison": "drop"},
-        {"ordered": True, "poison": "block"},
-        {"poison": "block"},
+        {"on_max_deliveries": "drop"},
+        {"ordered": True, "on_max_deliveries": "block"},
+        {"on_max_deliveries": "block"},
         {"mode": "exclusive", "ordered": True},
         {"mode": "exclusive", "group": "default"},
         {"visibility_timeout": timedelta(minutes=1)},
@@ -148,9 +148,9 @@ def test_settings_that_cannot_be_are_refused(leasing: Leasing, queue: Queue) -> 
             call()
 
 
-def test_versions_keep_the_order_of_entries() -> None:
+def test_versions_have_the_order_of_entry_ids() -> None:
     ids = ["1-0", "1-1", "2-0", "1700000000000-5", "1700000000001-0"]
-    versions = [entry_id_to_version(each) for each in ids]
+    versions = [entry_id_to_version(entry_id) for entry_id in ids]
     assert versions == sorted(versions)
-    assert [version_to_entry_id(each) for each in versions] == ids
+    assert [version_to_entry_id(version) for version in versions] == ids
     assert max(versions) < 2**64

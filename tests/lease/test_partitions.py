@@ -1,4 +1,4 @@
-"""Partitions: keys keep their queue and their order while consumers come, go and die."""
+"""Partitions: keys keep their queue and order while consumers join, leave and crash."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def partitioned(server: Any, queue_name: str) -> Iterator[Callable[..., Partitio
         return opened[-1]
 
     yield open_one
-    for each in opened:
-        each.close()
+    for partitioned_queue in opened:
+        partitioned_queue.close()
 
 
-def test_a_key_goes_where_it_always_went() -> None:
-    """CRC-32 of the key's UTF-8: these numbers must never change."""
+def test_the_partition_of_a_key_never_changes() -> None:
+    """The partition is the CRC-32 of the UTF-8 bytes; these numbers must never change."""
     assert [partition_of(key, 16) for key in ("", "a", "customer-7", "ключ", b"a")] == [
         0, 3, 8, 10, 3,
     ]  # fmt: skip
     spread = [partition_of(f"key-{i}", 8) for i in range(8000)]
-    assert all(800 < spread.count(each) < 1200 for each in range(8))
+    assert all(800 < spread.count(partition) < 1200 for partition in range(8))
     with pytest.raises(InvalidArgument):
         partition_of(7, 8)  # type: ignore[arg-type]
 
 
-def test_a_partition_is_given_up_only_when_it_is_drained() -> None:
+def test_a_partition_is_released_only_after_it_is_drained() -> None:
     share = PartitionTracker(300)
     share.update(Assignment((0,), (1, 2), ("a", "b")), 1000)
     share._lease_deadlines = {1: {"5-0": 2000}}
@@ -61,7 +61,7 @@ def test_a_partition_is_given_up_only_when_it_is_drained() -> None:
     assert share.is_expired(1300)
 
 
-def test_ranges_are_shared_out_and_move(partitioned: Callable[..., PartitionedQueue]) -> None:
+def test_partition_ranges_are_rebalanced(partitioned: Callable[..., PartitionedQueue]) -> None:
     queue = partitioned()
     with queue.join("a", session_timeout=QUICK) as a:
         assert a.partitions == (0, 1, 2, 3, 4, 5)
@@ -79,7 +79,7 @@ def key_of(queue: PartitionedQueue, partition: int) -> str:
     return next(f"k{i}" for i in range(1000) if queue.partition_of(f"k{i}") == partition)
 
 
-def test_work_in_hand_is_drained_before_it_is_handed_over(
+def test_active_leases_are_drained_before_a_partition_moves(
     partitioned: Callable[..., PartitionedQueue],
 ) -> None:
     queue = partitioned(2)
@@ -102,7 +102,7 @@ def test_work_in_hand_is_drained_before_it_is_handed_over(
             b.ack(*got)
 
 
-def test_a_dead_consumer_is_replaced_and_nobody_overtakes_it(
+def test_a_dead_consumer_is_replaced_without_reordering(
     partitioned: Callable[..., PartitionedQueue],
 ) -> None:
     queue = partitioned(1)
@@ -120,7 +120,9 @@ def test_a_dead_consumer_is_replaced_and_nobody_overtakes_it(
         assert first.deliveries == 2
 
 
-def test_all_agree_on_the_number(partitioned: Callable[..., PartitionedQueue]) -> None:
+def test_all_clients_must_use_the_same_partition_count(
+    partitioned: Callable[..., PartitionedQueue],
+) -> None:
     with (
         partitioned(6).join("a"),
         pytest.raises(QueueExists, match="6 partitions"),
@@ -137,7 +139,7 @@ def test_all_agree_on_the_number(partitioned: Callable[..., PartitionedQueue]) -
         consumer.ack('["other#1","1-0","c",1,1,"","",1]')
 
 
-async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) -> None:
+async def test_the_asyncio_queue_behaves_the_same(server: Any, queue_name: str) -> None:
     queue = AsyncPartitionedQueue(queue_name, server.url, dialect=server.dialect, partitions=3)
     await queue.produce("k", ["x", "y"])
     async with queue.join("a", session_timeout=QUICK) as a:
@@ -151,7 +153,7 @@ async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) ->
         await a.nack(got[1], delay=100 * MS)
         (again,) = await a.lease(2, wait=LONG)
         await a.ack(again)
-    assert sum(each.length for each in await queue.stats()) == 0
+    assert sum(stats.length for stats in await queue.stats()) == 0
     await queue.close()
 
 
@@ -159,7 +161,7 @@ _CONSUME = """
 import sys, threading, time
 from datetime import timedelta
 from airflow_provider_chasqui.core.errors import LeaseLost
-from airflow_provider_chasqui.core.command import as_is, command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.lease import LeaseConfig, PartitionedQueue
 
 url, name, consumer = sys.argv[1:]
@@ -169,24 +171,25 @@ redis.call('SET', KEYS[1], ARGV[1])
 redis.call('RPUSH', KEYS[2], ARGV[2])
 return 'ok'
 '''
-config = LeaseConfig(mode="exclusive", ordered=True, poison="block", max_deliveries=1000,
+config = LeaseConfig(mode="exclusive", ordered=True, on_max_deliveries="block", max_deliveries=1000,
                      visibility_timeout=timedelta(milliseconds=800))
 queue = PartitionedQueue(name, url, partitions=6, config=config)
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-# Longer than a busy machine lets a process wait: who is silent for so long loses all it holds.
-with queue.join(consumer, life=timedelta(seconds=3)) as me:
+# Long enough for a busy machine: a process without heartbeats loses its leases.
+with queue.join(consumer, session_timeout=timedelta(seconds=3)) as me:
     while not me.partitions:
         time.sleep(0.02)
-        me.beat()
+        me.send_heartbeat()
     print("up", flush=True)
     while not stop.is_set():
         for lease in me.lease(4, wait=timedelta(milliseconds=200)):
-            drive = queue.queue(int(lease.held.queue.rpartition('#')[2])).drive
-            tag = '{chasqui:' + lease.held.queue + '}'
-            guard = command('EVAL', GUARD, 2, tag + ':guard', tag + ':log', lease.fence,
-                            f"{lease.payload['key']} {lease.payload['n']} {consumer}", parse=as_is)
-            if drive.run(guard) == b'stale':
+            client = queue.queue(int(lease.handle.queue_name.rpartition('#')[2])).client
+            tag = '{chasqui:' + lease.handle.queue_name + '}'
+            guard = redis_command('EVAL', GUARD, 2, tag + ':guard', tag + ':log',
+                            lease.fencing_token,
+                            f"{lease.payload['key']} {lease.payload['n']} {consumer}", parse=as_raw)
+            if client.execute(guard) == b'stale':
                 break
             try:
                 me.ack(lease)
@@ -201,7 +204,7 @@ with queue.join(consumer, life=timedelta(seconds=3)) as me:
 def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
     redis86_binary: Path, queue_name: str
 ) -> None:
-    """Three nodes, six partitions, three processes; one is killed, one comes later."""
+    """Three nodes, six partitions, three processes. One is killed and another one joins later."""
     from tests.redis_client.test_cluster import started
 
     keys = [f"key-{i}" for i in range(12)]
@@ -211,18 +214,21 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
         def start(name: str) -> subprocess.Popen[str]:
             return subprocess.Popen(
                 [sys.executable, "-c", _CONSUME, url, queue_name, name],
-                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
 
         config = LeaseConfig(
             mode="exclusive", ordered=True, on_max_deliveries="block", max_deliveries=1000
         )
         with PartitionedQueue(queue_name, url, partitions=6, config=config) as queue:
             holders = {cluster.owner(f"{queue_name}#{i}").port for i in range(6)}
-            assert len(holders) > 1, "the partitions do not spread"
+            assert len(holders) > 1, "all partitions are on one node"
             consumers = {name: start(name) for name in ("a", "b", "c")}
-            for each in consumers.values():
-                assert each.stdout.readline() == "up\n"
+            for process in consumers.values():
+                assert process.stdout.readline() == "up\n"
 
             def produce(first: int, last: int) -> None:
                 for n in range(first, last):
@@ -230,21 +236,22 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
                         queue.produce(key, [{"key": key, "n": n}])
 
             def log() -> dict[int, list[list[str]]]:
-                found = {}
+                log_lines = {}
                 for i in range(6):
-                    one = queue.queue(i)
-                    lines = one.client.execute(
-                        redis_command("LRANGE", f"{one.keys.hash_tag}:log", 0, -1, parse=as_raw)
+                    partition_queue = queue.queue(i)
+                    key = f"{partition_queue.keys.hash_tag}:log"
+                    lines = partition_queue.client.execute(
+                        redis_command("LRANGE", key, 0, -1, parse=as_raw)
                     )
-                    found[i] = [line.decode().split() for line in lines]
-                return found
+                    log_lines[i] = [line.decode().split() for line in lines]
+                return log_lines
 
             produce(0, 10)
             os.kill(consumers["b"].pid, signal.SIGKILL)
             produce(10, 20)
             consumers["d"] = start("d")
             produce(20, 25)
-            until(lambda: sum(each.length for each in queue.stats()) == 0, 60)
+            until(lambda: sum(stats.length for stats in queue.stats()) == 0, 60)
             for name in ("a", "c", "d"):
                 consumers[name].communicate("stop\n", timeout=30)
                 assert consumers[name].returncode == 0
@@ -259,5 +266,5 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
             assert set(order) == set(keys)
             for key, numbers in order.items():
                 assert numbers == sorted(numbers), f"{key} out of order"
-                assert list(dict.fromkeys(numbers)) == list(range(25)), f"{key} lost something"
+                assert list(dict.fromkeys(numbers)) == list(range(25)), f"{key} lost a message"
             assert {"a", "c"} <= workers

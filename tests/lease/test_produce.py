@@ -1,4 +1,4 @@
-"""Appending to a lease queue: all or none, numbered, and only where the tail is as it was seen."""
+"""produce(): atomic, with sequence numbers and an expected last entry id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_provider_chasqui.lease import LeaseQueue, celeriant_code
 from tests.lease.conftest import Leasing
 
 
-def test_produce_numbers_and_tails(leasing: Leasing) -> None:
+def test_produce_checks_sequence_numbers_and_the_last_entry_id(leasing: Leasing) -> None:
     leases = leasing()
     first = leases.produce(["a", "b"], client_id="c", client_seq=1)
     assert all(first)
@@ -42,7 +42,7 @@ def test_produce_numbers_and_tails(leasing: Leasing) -> None:
     assert got[-1].job.id == "my-id"
 
 
-def test_produce_on_a_queue_that_is_not_there(leasing: Leasing) -> None:
+def test_produce_creates_the_queue(leasing: Leasing) -> None:
     leases = leasing()
     with pytest.raises(QueueNotFound) as raised:
         leases.stats()
@@ -52,7 +52,7 @@ def test_produce_on_a_queue_that_is_not_there(leasing: Leasing) -> None:
     assert leases.produce(["x"], expected_last_id="0-0") != [None]
 
 
-def test_a_produce_whose_answer_was_lost_may_be_sent_again(leasing: Leasing) -> None:
+def test_a_produce_whose_reply_was_lost_can_be_repeated(leasing: Leasing) -> None:
     leases = leasing()
     for arguments in (("c", 1, None, False), (None, None, None, False)):
         op = next(leases._flows.produce(["x", "y"], *arguments))
@@ -60,7 +60,7 @@ def test_a_produce_whose_answer_was_lost_may_be_sent_again(leasing: Leasing) -> 
     assert leases.stats().length == 4
 
 
-def test_produce_keeps_the_limits(server: Any, queue_name: str) -> None:
+def test_produce_respects_the_limits(server: Any, queue_name: str) -> None:
     limits = QueueConfig(max_len=2, max_payload_bytes=100)
     with LeaseQueue(queue_name, server.url, dialect=server.dialect, queue_config=limits) as leases:
         with pytest.raises(PayloadTooLarge) as raised:

@@ -53,7 +53,7 @@ def test_a_job_is_leased_and_acked(queue: Queue, leasing: Leasing) -> None:
     assert celeriant_code(raised.value) == 4
 
 
-def test_no_side_keys_are_left(queue: Queue, leasing: Leasing) -> None:
+def test_shared_mode_leaves_no_additional_keys(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(20)])
     leases = leasing(claim_after=50 * MS, visibility_timeout=20 * MS)
     for _ in range(5):
@@ -63,10 +63,10 @@ def test_no_side_keys_are_left(queue: Queue, leasing: Leasing) -> None:
     leases.ack(*got)
     keys = queue.client.execute(redis_command("KEYS", f"{queue.keys.hash_tag}*", parse=as_raw))
     ours = {key.decode().removeprefix(queue.keys.hash_tag) for key in keys}
-    assert {key for key in ours if not key.startswith(":once:")} <= {":stream", ":events"}
+    assert {key for key in ours if not key.startswith(":idempotency:")} <= {":stream", ":events"}
 
 
-def test_a_lease_that_runs_out_goes_to_the_next(queue: Queue, leasing: Leasing) -> None:
+def test_an_expired_lease_goes_to_the_next_consumer(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
     leases = leasing(claim_after=LONG)
     (first,) = leases.lease("one", visibility_timeout=80 * MS)
@@ -80,7 +80,7 @@ def test_a_lease_that_runs_out_goes_to_the_next(queue: Queue, leasing: Leasing) 
     leases.ack(second)
 
 
-def test_the_same_consumer_name_does_not_revive_an_old_lease(
+def test_the_same_consumer_name_does_not_make_an_old_lease_valid(
     queue: Queue, leasing: Leasing
 ) -> None:
     queue.add(1)
@@ -92,7 +92,9 @@ def test_the_same_consumer_name_does_not_revive_an_old_lease(
     leases.ack(new)
 
 
-def test_a_late_ack_that_nobody_took_over_still_counts(queue: Queue, leasing: Leasing) -> None:
+def test_a_late_ack_succeeds_if_no_other_consumer_leased_the_job(
+    queue: Queue, leasing: Leasing
+) -> None:
     queue.add(1)
     leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me", visibility_timeout=1 * MS)
@@ -101,7 +103,7 @@ def test_a_late_ack_that_nobody_took_over_still_counts(queue: Queue, leasing: Le
     assert leases.stats().unacknowledged == 0
 
 
-def test_extend_and_heartbeat_keep_a_lease(queue: Queue, leasing: Leasing) -> None:
+def test_extend_and_heartbeat_renew_a_lease(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
     leases = leasing(claim_after=400 * MS, visibility_timeout=200 * MS)
     (lease,) = leases.lease("me")
@@ -115,7 +117,7 @@ def test_extend_and_heartbeat_keep_a_lease(queue: Queue, leasing: Leasing) -> No
     assert stolen.deliveries == 2
 
 
-def test_a_heartbeat_notices_the_loss(queue: Queue, leasing: Leasing) -> None:
+def test_a_heartbeat_reports_a_lost_lease(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
     leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me", visibility_timeout=1 * MS)
@@ -126,7 +128,7 @@ def test_a_heartbeat_notices_the_loss(queue: Queue, leasing: Leasing) -> None:
             beat.check()
 
 
-def test_nack_hands_back_at_once_or_later(queue: Queue, leasing: Leasing) -> None:
+def test_nack_returns_a_job_at_once_or_after_a_delay(queue: Queue, leasing: Leasing) -> None:
     queue.add(1)
     leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me")
@@ -157,7 +159,7 @@ def test_a_long_delay_becomes_a_retry(queue: Queue, leasing: Leasing) -> None:
     assert third.deliveries == 3
 
 
-def test_waiting_wakes_for_new_due_and_delayed_jobs(
+def test_a_waiting_consumer_wakes_for_new_nacked_and_delayed_jobs(
     queue: Queue, leasing: Leasing, server: Any, queue_name: str
 ) -> None:
     leases = leasing()
@@ -182,12 +184,14 @@ def test_waiting_wakes_for_new_due_and_delayed_jobs(
     later(0.2, lambda: leases.nack(lease))
     took, (again,) = timed()
     assert 0.15 < took < 1.5
-    assert again.id == lease.entry_id
+    assert again.entry_id == lease.entry_id
     assert leases.lease("me", wait=100 * MS) == []
 
 
-def test_hopeless_jobs_become_letters(queue: Queue, leasing: Leasing) -> None:
-    """Worn out by its policy, by ours, unreadable, or given up by hand."""
+def test_jobs_without_remaining_attempts_become_dead_letters(
+    queue: Queue, leasing: Leasing
+) -> None:
+    """By the retry policy, by max_deliveries, because it is undecodable, or by dead_letter()."""
     queue.add("own", retry=RetryPolicy(max_attempts=1))
     queue.add("ours")
     add = ("XADD", queue.keys.stream, "*")
@@ -208,8 +212,8 @@ def test_hopeless_jobs_become_letters(queue: Queue, leasing: Leasing) -> None:
     assert reasons["unrecoverable"].source_id == second.entry_id
 
 
-def test_deliveries_and_attempts_are_one_budget(queue: Queue, leasing: Leasing) -> None:
-    """A job that a worker has tried twice comes with its third delivery."""
+def test_deliveries_and_attempts_count_against_one_limit(queue: Queue, leasing: Leasing) -> None:
+    """A job with two attempts by a worker is leased with its third delivery."""
     raw = encode_envelope("job", b"\x01", 1, 2)
     queue.client.execute(redis_command("XADD", queue.keys.stream, "*", "d", raw, parse=as_raw))
     leases = leasing(max_deliveries=4)
@@ -223,7 +227,7 @@ def test_deliveries_and_attempts_are_one_budget(queue: Queue, leasing: Leasing) 
     assert queue.dead_letters()[0].attempts == 4
 
 
-def test_limits_refuse_and_settling_makes_room(queue: Queue, leasing: Leasing) -> None:
+def test_limits_refuse_new_leases_until_some_are_acked(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(10)])
     leases = leasing(max_in_flight=3, max_unacknowledged=5, claim_after=LONG)
     got = leases.lease("me", 10)
@@ -243,7 +247,9 @@ def test_limits_refuse_and_settling_makes_room(queue: Queue, leasing: Leasing) -
     assert celeriant_code(raised.value) == 5
 
 
-def test_pinned_entries_can_still_be_taken_over(queue: Queue, leasing: Leasing) -> None:
+def test_nacked_entries_can_be_leased_again_at_the_unacknowledged_limit(
+    queue: Queue, leasing: Leasing
+) -> None:
     queue.add_many([{"payload": i} for i in range(4)])
     leases = leasing(max_unacknowledged=2)
     got = leases.lease("me", 10)
@@ -252,7 +258,7 @@ def test_pinned_entries_can_still_be_taken_over(queue: Queue, leasing: Leasing) 
     assert {lease.entry_id for lease in leases.lease("me", 10)} == {lease.entry_id for lease in got}
 
 
-def test_acks_and_letters_count_for_their_batch(queue: Queue, leasing: Leasing) -> None:
+def test_acks_and_dead_letters_count_for_their_batch(queue: Queue, leasing: Leasing) -> None:
     queue.add_batch(range(3), batch_id="b")
     leases = leasing()
     one, two, three = leases.lease("me", 3)
@@ -262,7 +268,7 @@ def test_acks_and_letters_count_for_their_batch(queue: Queue, leasing: Leasing) 
     assert (progress.done, progress.dead) == (2, 1)
 
 
-def test_one_lost_lease_does_not_hold_up_the_others(queue: Queue, leasing: Leasing) -> None:
+def test_one_lost_lease_does_not_affect_the_others(queue: Queue, leasing: Leasing) -> None:
     queue.add_many([{"payload": i} for i in range(3)])
     leases = leasing()
     got = leases.lease("me", 3)
@@ -273,7 +279,7 @@ def test_one_lost_lease_does_not_hold_up_the_others(queue: Queue, leasing: Leasi
     assert leases.stats().unacknowledged == 0
 
 
-async def test_the_awaiting_queue_does_the_same(server: Any, queue_name: str) -> None:
+async def test_the_asyncio_queue_behaves_the_same(server: Any, queue_name: str) -> None:
     async with AsyncLeaseQueue(queue_name, server.url, dialect=server.dialect) as leases:
         await leases.create()
         await leases.produce(["a", "b"])
@@ -310,7 +316,7 @@ def test_one_process_leases_and_another_acks(server: Any, queue: Queue, leasing:
     assert leases.stats().unacknowledged == 0
 
 
-def test_a_worker_takes_what_a_lease_gave_back(queue: Queue, leasing: Leasing) -> None:
+def test_a_worker_runs_a_nacked_job(queue: Queue, leasing: Leasing) -> None:
     """An ordinary reader of the group sees a nacked entry at once, a leased one only when idle."""
     queue.add(1)
     leases = leasing(claim_after=LONG)

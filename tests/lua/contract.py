@@ -1,4 +1,7 @@
-"""The header of a script, read as the contract that it is."""
+"""Reader of the script headers, which are contracts between a script and its callers.
+
+lua/README.md describes the format.
+"""
 
 from __future__ import annotations
 
@@ -9,58 +12,92 @@ from pathlib import Path
 LUA = Path(__file__).parents[2] / "lua"
 SCRIPTS = sorted(path.stem for path in LUA.glob("*.lua"))
 
-_SLOT = re.compile(r"(?:^|\s\s)(\d+)(\.\.)?\s+(\S.*?)(?=\s\s\d|$)")
+_SECTIONS = ("KEYS", "ARGV", "RETURNS")
+_SLOT = re.compile(r"(\d+)(\.\.)?\s+(\S.*)")
 
 
 @dataclass(frozen=True)
 class Slots:
-    """KEYS or ARGV: so many with a place of their own, then perhaps any number more."""
+    """The KEYS or the ARGV of a script: fixed positions, then optionally a repeated group."""
 
     fixed: int
-    more: bool
-    group: int = 0
+    repeats: bool
+    group_size: int = 0
 
-    def take(self, count: int) -> bool:
-        """Whether so many fit; a group that repeats must be whole."""
-        rest = count - self.fixed
-        if not self.more:
-            return rest == 0
-        return rest >= 0 and (not self.group or rest % self.group == 0)
+    def accept(self, count: int) -> bool:
+        """Return whether `count` values match. A repeated group must be complete."""
+        remaining = count - self.fixed
+        if not self.repeats:
+            return remaining == 0
+        return remaining >= 0 and (not self.group_size or remaining % self.group_size == 0)
 
 
 @dataclass(frozen=True)
 class Contract:
+    """The header of one script, and its code without comments."""
+
     name: str
+    purpose: str
     keys: Slots
     args: Slots
     returns: str
-    body: str
-    lines: int
+    code: str
 
 
 def read(name: str) -> Contract:
-    text = (LUA / f"{name}.lua").read_text("utf-8")
-    lines = text.splitlines()
-    head = lines[1:5] if lines[0].startswith("#!lua") else lines[:4]
-    for line, word in zip(head, (f"{name}: ", "KEYS  ", "ARGV  ", "returns "), strict=True):
-        assert line.startswith(f"-- {word}"), f"lua/{name}.lua: the header says {line!r}"
-    keys, args = (_slots(name, line[9:]) for line in head[1:3])
+    """Read the header of a script and fail if it does not have the agreed format."""
+    lines = (LUA / f"{name}.lua").read_text("utf-8").splitlines()
+    header = lines[1:] if lines[0].startswith("#!lua") else lines
+    sections = _split_sections(name, header)
+    purpose = " ".join(sections["purpose"])
+    assert purpose.startswith(f"{name}: "), f"lua/{name}.lua: the header begins with {purpose!r}"
+    keys, args = (_parse_slots(name, sections[section]) for section in ("KEYS", "ARGV"))
     code = [line for line in lines if not line.startswith(("--", "#!"))]
-    return Contract(name, keys, args, head[3][11:], "\n".join(code), len(lines))
+    return Contract(name, purpose, keys, args, " ".join(sections["RETURNS"]), "\n".join(code))
 
 
-def _slots(name: str, text: str) -> Slots:
-    if text == "none":
-        return Slots(0, False)
-    found = _SLOT.findall(text)
-    numbers = [int(number) for number, _, _ in found]
-    assert numbers == list(range(1, len(numbers) + 1)), f"lua/{name}.lua counts {numbers}: {text}"
-    assert not any(dots for _, dots, _ in found[:-1]), f"lua/{name}.lua: only the last goes on"
-    more = bool(found[-1][1])
-    what = found[-1][2]
-    group = 0
-    if more and what.startswith("per ") and "fields and values" not in what:
-        items = re.sub(r"\([^)]*\)", "", what.partition(":")[2])
-        if ";" not in items and " if " not in items:
-            group = items.replace(" and ", ",").count(",") + 1 if "," in items else 0
-    return Slots(len(numbers) - more, more, group)
+def _split_sections(name: str, lines: list[str]) -> dict[str, list[str]]:
+    """Return the purpose and the sections, with wrapped lines joined to one item per slot."""
+    sections: dict[str, list[str]] = {"purpose": []}
+    current = "purpose"
+    for line in lines:
+        text = line.removeprefix("--")
+        if not line.startswith("--") or text.startswith(" @include"):
+            break
+        if text.strip() in _SECTIONS:
+            current = text.strip()
+            sections[current] = []
+        elif current != "purpose" and not text.startswith("   "):
+            break  # an ordinary comment below the header
+        elif current in ("KEYS", "ARGV") and not text.startswith("        "):
+            sections[current].append(text.strip())
+        elif text.strip():
+            sections[current][-1:] = [" ".join([*sections[current][-1:], text.strip()])]
+    order = tuple(sections)
+    assert order == ("purpose", *_SECTIONS), f"lua/{name}.lua has the sections {order}"
+    return sections
+
+
+def _parse_slots(name: str, lines: list[str]) -> Slots:
+    slots = []
+    for line in lines:
+        match = _SLOT.fullmatch(line)
+        assert match, f"lua/{name}.lua: {line!r} does not begin with a position"
+        slots.append((int(match[1]), bool(match[2]), match[3]))
+    numbers = [number for number, _, _ in slots]
+    assert numbers == list(range(1, len(numbers) + 1)), f"lua/{name}.lua has positions {numbers}"
+    assert not any(repeats for _, repeats, _ in slots[:-1]), (
+        f"lua/{name}.lua: only the last position may repeat"
+    )
+    _, repeats, meaning = slots[-1]
+    return Slots(len(slots) - repeats, repeats, _group_size(meaning) if repeats else 0)
+
+
+def _group_size(meaning: str) -> int:
+    """Return the number of values in a repeated group, or 0 if the header does not fix it."""
+    if not meaning.startswith("per ") or "fields and values" in meaning:
+        return 0
+    items = re.sub(r"\([^)]*\)", "", meaning.partition(":")[2])
+    if ";" in items or " if " in items or "," not in items:
+        return 0
+    return items.replace(" and ", ",").count(",") + 1

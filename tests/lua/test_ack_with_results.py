@@ -1,4 +1,4 @@
-"""settle: off the stream; then the bit and the result, gated on that."""
+"""ack_with_results: acknowledge entries; set bit and result only for those acknowledged."""
 
 from __future__ import annotations
 
@@ -7,87 +7,89 @@ import time
 BIT = 9
 
 
-def settle(bench, *entries):
-    """Each entry: id, number of its bits, of the opposite, bit, number of its result, result."""
+def ack_with_results(script_runner, *entries):
+    """Each entry: id, positions of its bitmap and the opposite one, bit, result key, result."""
     keys = [
-        bench.keys.stream,
-        bench.keys.batch_done("b", 0),
-        bench.keys.batch_dead("b", 0),
-        bench.keys.result("r"),
+        script_runner.keys.stream,
+        script_runner.keys.batch_done("b", 0),
+        script_runner.keys.batch_dead("b", 0),
+        script_runner.keys.result("r"),
     ]
     args = ["default", 60_000]
     for entry in entries:
         args += [*entry, 30]
-    return bench.call("ack_with_results", keys, *args)
+    return script_runner.call("ack_with_results", keys, *args)
 
 
-def plain(entry_id):
+def without_batch(entry_id):
     return (entry_id, 0, 0, 0, 0, "")
 
 
-def test_entries_leave_the_stream_and_the_group(bench):
-    first, second = bench.deliver("one", "two")
-    assert settle(bench, plain(first)) == [1]
-    assert [fields[b"d"] for fields in bench.stream()] == [b"two"]
-    assert bench.pending() == [second]
+def test_entries_leave_the_stream_and_the_group(script_runner):
+    first, second = script_runner.deliver("one", "two")
+    assert ack_with_results(script_runner, without_batch(first)) == [1]
+    assert [fields[b"d"] for fields in script_runner.stream()] == [b"two"]
+    assert script_runner.pending() == [second]
 
 
-def test_bit_and_result_are_kept_once(bench):
-    [entry] = bench.deliver("one")
-    assert settle(bench, (entry, 2, 3, BIT, 4, "value")) == [1]
-    assert bench.client.getbit(bench.keys.batch_done("b", 0), BIT) == 1
-    assert bench.client.bitcount(bench.keys.batch_done("b", 0)) == 1
-    assert bench.client.exists(bench.keys.batch_dead("b", 0)) == 0
-    assert bench.client.get(bench.keys.result("r")) == b"value"
-    assert bench.client.ttl(bench.keys.result("r")) in (30, 29)
-    assert 59_000 < bench.life_ms(bench.keys.batch_done("b", 0)) <= 60_000
-    bench.client.delete(bench.keys.result("r"), bench.keys.batch_done("b", 0))
-    assert settle(bench, (entry, 2, 3, BIT, 4, "value")) == [0]
-    assert sorted(bench.all()) == ["stream"]
+def test_bit_and_result_are_stored_once(script_runner):
+    [entry] = script_runner.deliver("one")
+    assert ack_with_results(script_runner, (entry, 2, 3, BIT, 4, "value")) == [1]
+    assert script_runner.client.getbit(script_runner.keys.batch_done("b", 0), BIT) == 1
+    assert script_runner.client.bitcount(script_runner.keys.batch_done("b", 0)) == 1
+    assert script_runner.client.exists(script_runner.keys.batch_dead("b", 0)) == 0
+    assert script_runner.client.get(script_runner.keys.result("r")) == b"value"
+    assert script_runner.client.ttl(script_runner.keys.result("r")) in (30, 29)
+    assert 59_000 < script_runner.ttl_ms(script_runner.keys.batch_done("b", 0)) <= 60_000
+    script_runner.client.delete(
+        script_runner.keys.result("r"), script_runner.keys.batch_done("b", 0)
+    )
+    assert ack_with_results(script_runner, (entry, 2, 3, BIT, 4, "value")) == [0]
+    assert sorted(script_runner.dump()) == ["stream"]
 
 
-def test_what_someone_else_settled_leaves_no_bit_and_no_result(bench):
-    assert settle(bench, ("1-0", 2, 3, BIT, 4, "value")) == [0]
-    assert bench.all() == {}
+def test_an_entry_acked_by_another_consumer_sets_no_bit_and_no_result(script_runner):
+    assert ack_with_results(script_runner, ("1-0", 2, 3, BIT, 4, "value")) == [0]
+    assert script_runner.dump() == {}
 
 
-def test_an_entry_that_was_taken_over_may_still_be_settled_by_its_first_owner_once(bench):
-    [entry] = bench.deliver("one")
-    bench.client.xclaim(bench.keys.stream, "default", "other", 0, [entry])
-    assert settle(bench, plain(entry)) == [1]
-    assert settle(bench, plain(entry)) == [0]
+def test_a_claimed_entry_can_be_acked_once_by_its_first_owner(script_runner):
+    [entry] = script_runner.deliver("one")
+    script_runner.client.xclaim(script_runner.keys.stream, "default", "other", 0, [entry])
+    assert ack_with_results(script_runner, without_batch(entry)) == [1]
+    assert ack_with_results(script_runner, without_batch(entry)) == [0]
 
 
-def test_an_entry_that_is_not_pending_stays(bench):
-    bench.deliver("one")
-    entry = bench.client.xadd(bench.keys.stream, {"d": "unread"}).decode()
-    assert settle(bench, plain(entry)) == [0]
-    assert len(bench.stream()) == 2
+def test_an_entry_that_is_not_pending_is_not_deleted(script_runner):
+    script_runner.deliver("one")
+    entry = script_runner.client.xadd(script_runner.keys.stream, {"d": "unread"}).decode()
+    assert ack_with_results(script_runner, without_batch(entry)) == [0]
+    assert len(script_runner.stream()) == 2
 
 
-def test_an_entry_that_was_deleted_while_pending_is_settled(bench):
-    [entry] = bench.deliver("one")
-    bench.client.xdel(bench.keys.stream, entry)
-    assert settle(bench, plain(entry)) == [1]
-    assert bench.pending() == []
+def test_an_entry_deleted_while_pending_is_acked(script_runner):
+    [entry] = script_runner.deliver("one")
+    script_runner.client.xdel(script_runner.keys.stream, entry)
+    assert ack_with_results(script_runner, without_batch(entry)) == [1]
+    assert script_runner.pending() == []
 
 
-def test_a_job_that_ends_well_after_a_foreign_replay_counts_once(bench):
-    """ChasquiMQ replays a letter without clearing our dead bit."""
-    bench.client.setbit(bench.keys.batch_dead("b", 0), BIT, 1)
-    bench.client.setbit(bench.keys.batch_dead("b", 0), BIT + 1, 1)
-    [entry] = bench.deliver("one")
-    settle(bench, (entry, 2, 3, BIT, 0, ""))
-    assert bench.client.bitcount(bench.keys.batch_done("b", 0)) == 1
-    assert bench.client.getbit(bench.keys.batch_dead("b", 0), BIT) == 0
-    assert bench.client.getbit(bench.keys.batch_dead("b", 0), BIT + 1) == 1
+def test_a_job_that_succeeds_after_a_chasquimq_replay_counts_once(script_runner):
+    """ChasquiMQ replays a dead letter without clearing the dead bit."""
+    script_runner.client.setbit(script_runner.keys.batch_dead("b", 0), BIT, 1)
+    script_runner.client.setbit(script_runner.keys.batch_dead("b", 0), BIT + 1, 1)
+    [entry] = script_runner.deliver("one")
+    ack_with_results(script_runner, (entry, 2, 3, BIT, 0, ""))
+    assert script_runner.client.bitcount(script_runner.keys.batch_done("b", 0)) == 1
+    assert script_runner.client.getbit(script_runner.keys.batch_dead("b", 0), BIT) == 0
+    assert script_runner.client.getbit(script_runner.keys.batch_dead("b", 0), BIT + 1) == 1
 
 
-def test_ten_thousand_at_once(bench):
-    """More than Lua hands on in one call."""
-    entries = bench.deliver(*range(10_000))
+def test_ten_thousand_entries_can_be_acked_in_one_call(script_runner):
+    """More arguments than unpack() can pass in one call."""
+    entries = script_runner.deliver(*range(10_000))
     began = time.monotonic()
-    answers = settle(bench, *map(plain, [*entries, "1-0"]))
-    assert answers == [1] * 10_000 + [0]
-    assert bench.stream() == []
+    reply = ack_with_results(script_runner, *map(without_batch, [*entries, "1-0"]))
+    assert reply == [1] * 10_000 + [0]
+    assert script_runner.stream() == []
     assert time.monotonic() - began < 10

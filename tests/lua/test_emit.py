@@ -1,29 +1,31 @@
-"""emit: events in order, and not too many."""
+"""emit: append events in order and trim the stream."""
 
 from __future__ import annotations
 
 
-def emit(bench, kept, *events):
+def emit(script_runner, max_events, *events):
     args = [part for event in events for part in (len(event), *event)]
-    return bench.call("emit", [bench.keys.events], kept, *args)
+    return script_runner.call("emit", [script_runner.keys.events], max_events, *args)
 
 
-def test_events_are_written_in_order(bench):
-    assert emit(bench, 1000, ["e", "active", "id", "a"], ["e", "drained"]) == 2
-    assert bench.stream("events") == [{b"e": b"active", b"id": b"a"}, {b"e": b"drained"}]
-    assert sorted(bench.all()) == ["events"]
+def test_events_are_written_in_order(script_runner):
+    assert emit(script_runner, 1000, ["e", "active", "id", "a"], ["e", "drained"]) == 2
+    assert script_runner.stream("events") == [{b"e": b"active", b"id": b"a"}, {b"e": b"drained"}]
+    assert sorted(script_runner.dump()) == ["events"]
 
 
-def test_old_ones_go(bench):
+def test_old_events_are_trimmed(script_runner):
     for _ in range(5):
-        emit(bench, 100, *(["e", "active"] for _ in range(200)))
-    assert 100 <= len(bench.stream("events")) < 300
+        emit(script_runner, 100, *(["e", "active"] for _ in range(200)))
+    assert 100 <= len(script_runner.stream("events")) < 300
 
 
-def test_a_run_is_told_by_its_two_events(bench):
+def test_a_successful_run_writes_two_events(script_runner):
     runs = [0, "a", "", 1, 1000, 1003, 3456, 0, "b", "mail", 2, 2000, 2000, 7]
-    assert bench.call("emit", [bench.keys.events], 1000, *runs, 2, "e", "drained") == 5
-    events = [list(fields.items()) for fields in bench.stream("events")]
+    assert (
+        script_runner.call("emit", [script_runner.keys.events], 1000, *runs, 2, "e", "drained") == 5
+    )
+    events = [list(fields.items()) for fields in script_runner.stream("events")]
     run = [(b"id", b"a"), (b"ts", b"1000"), (b"attempt", b"1")]
     assert events[0] == [(b"e", b"active"), *run]
     run[1] = (b"ts", b"1003")

@@ -1,23 +1,28 @@
-"""sweep: consumers that hold nothing and say nothing."""
+"""remove_idle_consumers: remove idle consumers without pending entries."""
 
 from __future__ import annotations
 
 
-def sweep(bench, silent=0, consumer=""):
-    return bench.call("remove_idle_consumers", [bench.keys.stream], "default", silent, consumer)
+def remove_idle(script_runner, min_idle_ms=0, consumer=""):
+    return script_runner.call(
+        "remove_idle_consumers", [script_runner.keys.stream], "default", min_idle_ms, consumer
+    )
 
 
-def consumers(bench):
-    return {each["name"] for each in bench.client.xinfo_consumers(bench.keys.stream, "default")}
+def consumers(script_runner):
+    return {
+        consumer["name"]
+        for consumer in script_runner.client.xinfo_consumers(script_runner.keys.stream, "default")
+    }
 
 
-def test_only_those_that_hold_nothing(bench):
-    bench.deliver("one", consumer="busy")
+def test_only_consumers_without_pending_entries_are_removed(script_runner):
+    script_runner.deliver("one", consumer="busy")
     for name in ("idle", "other"):
-        bench.client.xgroup_createconsumer(bench.keys.stream, "default", name)
-    assert sweep(bench, silent=60_000) == 0
-    assert sweep(bench, consumer="idle") == 1
-    assert consumers(bench) == {b"busy", b"other"}
-    assert sweep(bench) == 1
-    assert consumers(bench) == {b"busy"}
-    assert len(bench.pending()) == 1
+        script_runner.client.xgroup_createconsumer(script_runner.keys.stream, "default", name)
+    assert remove_idle(script_runner, min_idle_ms=60_000) == 0
+    assert remove_idle(script_runner, consumer="idle") == 1
+    assert consumers(script_runner) == {b"busy", b"other"}
+    assert remove_idle(script_runner) == 1
+    assert consumers(script_runner) == {b"busy"}
+    assert len(script_runner.pending()) == 1

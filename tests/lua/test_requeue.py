@@ -1,31 +1,33 @@
-"""release: handed back unrun, once."""
+"""requeue: return entries that were read but not run, once."""
 
 from __future__ import annotations
 
 
-def test_entries_come_anew_and_are_not_counted_as_delivered(bench):
-    first, second = bench.deliver("one", "two")
+def test_entries_are_added_again_without_counting_a_delivery(script_runner):
+    first, second = script_runner.deliver("one", "two")
     args = ["default", "me", first, "one", "n", second, "two", "", "1-0", "three", ""]
-    assert bench.call("requeue", [bench.keys.stream], *args) == [1, 1, 0]
-    assert bench.stream() == [{b"d": b"one", b"n": b"n"}, {b"d": b"two"}]
-    assert bench.pending() == []
-    again = bench.deliver()
+    assert script_runner.call("requeue", [script_runner.keys.stream], *args) == [1, 1, 0]
+    assert script_runner.stream() == [{b"d": b"one", b"n": b"n"}, {b"d": b"two"}]
+    assert script_runner.pending() == []
+    again = script_runner.deliver()
     assert len(again) == 2
     assert first not in again
-    assert bench.call("requeue", [bench.keys.stream], *args[:5]) == [0]
+    assert script_runner.call("requeue", [script_runner.keys.stream], *args[:5]) == [0]
 
 
-def test_what_another_consumer_took_over_is_left_to_it(bench):
-    first, second = bench.deliver("one", "two")
-    bench.client.xclaim(bench.keys.stream, "default", "other", 0, [first])
+def test_an_entry_claimed_by_another_consumer_is_not_changed(script_runner):
+    first, second = script_runner.deliver("one", "two")
+    script_runner.client.xclaim(script_runner.keys.stream, "default", "other", 0, [first])
     args = ["default", "me", first, "one", "", second, "two", ""]
-    assert bench.call("requeue", [bench.keys.stream], *args) == [0, 1]
-    assert bench.stream() == [{b"d": b"one"}, {b"d": b"two"}]
-    assert bench.pending() == [first]
+    assert script_runner.call("requeue", [script_runner.keys.stream], *args) == [0, 1]
+    assert script_runner.stream() == [{b"d": b"one"}, {b"d": b"two"}]
+    assert script_runner.pending() == [first]
 
 
-def test_where_the_group_is_gone_there_is_nothing_to_hand_back(bench):
-    [entry] = bench.deliver("one")
-    bench.client.xgroup_destroy(bench.keys.stream, "default")
-    assert bench.call("requeue", [bench.keys.stream], "default", "me", entry, "one", "") == [0]
-    assert bench.stream() == [{b"d": b"one"}]
+def test_nothing_is_requeued_if_the_group_does_not_exist(script_runner):
+    [entry] = script_runner.deliver("one")
+    script_runner.client.xgroup_destroy(script_runner.keys.stream, "default")
+    assert script_runner.call(
+        "requeue", [script_runner.keys.stream], "default", "me", entry, "one", ""
+    ) == [0]
+    assert script_runner.stream() == [{b"d": b"one"}]

@@ -1,68 +1,75 @@
-"""schedule: into the delayed set, each once, with its index."""
+"""schedule: add each job to the delayed set once, with its index."""
 
 from __future__ import annotations
 
 
-def schedule(bench, *jobs, token="t"):
-    """Each job is (run at, member, id or None, unique)."""
-    keys, args = [bench.keys.delayed, bench.keys.idempotency_marker(token)], [100_000]
+def schedule(script_runner, *jobs, token="t"):
+    """Each job is (run at, member, id or None, deduplicated)."""
+    keys, args = (
+        [script_runner.keys.delayed, script_runner.keys.idempotency_marker(token)],
+        [100_000],
+    )
     for run_at, member, job_id, unique in jobs:
         args += [run_at, member, 3660 if job_id else 0, 5000 if unique else 0]
         keys += (
-            [bench.keys.delayed_marker(job_id), bench.keys.delayed_index(job_id)] if job_id else []
+            [script_runner.keys.delayed_marker(job_id), script_runner.keys.delayed_index(job_id)]
+            if job_id
+            else []
         )
-        keys += [bench.keys.dedup_marker(job_id)] if unique else []
-    return bench.call("schedule", keys, *args)
+        keys += [script_runner.keys.dedup_marker(job_id)] if unique else []
+    return script_runner.call("schedule", keys, *args)
 
 
-def test_jobs_of_every_kind_in_one_call(bench):
-    said = schedule(bench, (7, "m1", None, False), (5, "m2", "a", False), (6, "m3", "b", True))
-    assert said == b"111"
-    assert bench.all() == {
+def test_one_call_can_schedule_jobs_of_every_kind(script_runner):
+    reply = schedule(
+        script_runner, (7, "m1", None, False), (5, "m2", "a", False), (6, "m3", "b", True)
+    )
+    assert reply == b"111"
+    assert script_runner.dump() == {
         "delayed": [(b"m2", 5.0), (b"m3", 6.0), (b"m1", 7.0)],
-        "once:t": b"111",
+        "idempotency:t": b"111",
         "dlid:a": b"1",
         "didx:a": b"m2",
         "dlid:b": b"1",
         "didx:b": b"m3",
-        "unique:b": b"delayed",
+        "dedup:b": b"delayed",
     }
-    assert bench.client.ttl(bench.keys.delayed_marker("a")) in (3660, 3659)
-    assert bench.client.ttl(bench.keys.delayed_index("a")) in (3660, 3659)
+    assert script_runner.client.ttl(script_runner.keys.delayed_marker("a")) in (3660, 3659)
+    assert script_runner.client.ttl(script_runner.keys.delayed_index("a")) in (3660, 3659)
 
 
-def test_the_same_call_again_adds_nothing(bench):
-    schedule(bench, (7, "m1", None, False))
-    bench.client.delete(bench.keys.delayed)  # as if it had been promoted meanwhile
-    assert schedule(bench, (7, "m1", None, False)) == b"1"
-    assert "delayed" not in bench.all()
+def test_a_repeated_call_adds_nothing(script_runner):
+    schedule(script_runner, (7, "m1", None, False))
+    script_runner.client.delete(script_runner.keys.delayed)  # as if it had been promoted
+    assert schedule(script_runner, (7, "m1", None, False)) == b"1"
+    assert "delayed" not in script_runner.dump()
 
 
-def test_an_id_goes_in_once_as_long_as_its_marker_stands(bench):
-    schedule(bench, (7, "m1", "a", False))
-    assert schedule(bench, (9, "m2", "a", False), token="u") == b"0"
-    assert bench.all()["delayed"] == [(b"m1", 7.0)]
-    bench.client.delete(bench.keys.delayed)
-    assert schedule(bench, (9, "m2", "a", False), token="v") == b"0"
+def test_an_id_is_scheduled_once_while_its_marker_exists(script_runner):
+    schedule(script_runner, (7, "m1", "a", False))
+    assert schedule(script_runner, (9, "m2", "a", False), token="u") == b"0"
+    assert script_runner.dump()["delayed"] == [(b"m1", 7.0)]
+    script_runner.client.delete(script_runner.keys.delayed)
+    assert schedule(script_runner, (9, "m2", "a", False), token="v") == b"0"
 
 
-def test_the_same_id_twice_in_one_call_goes_in_once(bench):
-    assert schedule(bench, (7, "m1", "a", False), (8, "m2", "a", False)) == b"10"
+def test_the_same_id_twice_in_one_call_is_scheduled_once(script_runner):
+    assert schedule(script_runner, (7, "m1", "a", False), (8, "m2", "a", False)) == b"10"
 
 
-def test_a_unique_job_is_kept_out_for_its_own_life_not_for_that_of_dlid(bench):
-    """dlid stands for more than an hour; the caller said five seconds."""
-    schedule(bench, (7, "m1", "a", True))
-    bench.client.delete(bench.keys.delayed)  # promoted
-    assert schedule(bench, (9, "m2", "a", True), token="u") == b"0"
-    bench.client.delete(bench.keys.dedup_marker("a"))  # its life is over
-    assert schedule(bench, (9, "m2", "a", True), token="v") == b"1"
-    assert bench.all()["delayed"] == [(b"m2", 9.0)]
-    assert bench.all()["didx:a"] == b"m2"
+def test_a_duplicate_is_refused_for_the_dedup_ttl_and_not_for_that_of_dlid(script_runner):
+    """dlid lives for more than an hour; the caller specified five seconds."""
+    schedule(script_runner, (7, "m1", "a", True))
+    script_runner.client.delete(script_runner.keys.delayed)  # promoted
+    assert schedule(script_runner, (9, "m2", "a", True), token="u") == b"0"
+    script_runner.client.delete(script_runner.keys.dedup_marker("a"))  # its TTL is over
+    assert schedule(script_runner, (9, "m2", "a", True), token="v") == b"1"
+    assert script_runner.dump()["delayed"] == [(b"m2", 9.0)]
+    assert script_runner.dump()["didx:a"] == b"m2"
 
 
-def test_a_unique_job_that_is_still_delayed_is_there(bench):
-    schedule(bench, (7, "m1", "a", True))
-    bench.client.delete(bench.keys.dedup_marker("a"))
-    assert schedule(bench, (9, "m2", "a", True), token="u") == b"0"
-    assert bench.all()["delayed"] == [(b"m1", 7.0)]
+def test_a_deduplicated_job_that_is_still_delayed_is_a_duplicate(script_runner):
+    schedule(script_runner, (7, "m1", "a", True))
+    script_runner.client.delete(script_runner.keys.dedup_marker("a"))
+    assert schedule(script_runner, (9, "m2", "a", True), token="u") == b"0"
+    assert script_runner.dump()["delayed"] == [(b"m1", 7.0)]

@@ -1,4 +1,4 @@
-"""retry: settled and parked in one step."""
+"""schedule_retries: acknowledge entries and add their jobs to the delayed set in one step."""
 
 from __future__ import annotations
 
@@ -6,42 +6,48 @@ import pytest
 import redis
 
 
-def retry(bench, *entries):
+def schedule_retries(script_runner, *entries):
     flat = [part for entry in entries for part in entry]
-    return bench.call(
-        "schedule_retries", [bench.keys.stream, bench.keys.delayed], "default", "me", *flat
+    return script_runner.call(
+        "schedule_retries",
+        [script_runner.keys.stream, script_runner.keys.delayed],
+        "default",
+        "me",
+        *flat,
     )
 
 
-def test_each_entry_is_parked_once(bench):
-    first, second = bench.deliver("one", "two")
-    assert retry(bench, (first, 5, "m1"), (second, 6, "m2"), ("1-0", 7, "m3")) == [1, 1, 0]
-    assert bench.all()["delayed"] == [(b"m1", 5.0), (b"m2", 6.0)]
-    assert bench.stream() == []
-    assert bench.pending() == []
-    assert retry(bench, (first, 9, "m1")) == [0]
-    assert bench.all()["delayed"][0] == (b"m1", 5.0)
+def test_each_retry_is_scheduled_once(script_runner):
+    first, second = script_runner.deliver("one", "two")
+    assert schedule_retries(
+        script_runner, (first, 5, "m1"), (second, 6, "m2"), ("1-0", 7, "m3")
+    ) == [1, 1, 0]
+    assert script_runner.dump()["delayed"] == [(b"m1", 5.0), (b"m2", 6.0)]
+    assert script_runner.stream() == []
+    assert script_runner.pending() == []
+    assert schedule_retries(script_runner, (first, 9, "m1")) == [0]
+    assert script_runner.dump()["delayed"][0] == (b"m1", 5.0)
 
 
-def test_what_another_consumer_took_over_is_left_to_it(bench):
-    first, second = bench.deliver("one", "two")
-    bench.client.xclaim(bench.keys.stream, "default", "other", 0, [first])
-    assert retry(bench, (first, 5, "m1"), (second, 6, "m2")) == [0, 1]
-    assert bench.all()["delayed"] == [(b"m2", 6.0)]
-    assert bench.pending() == [first]
+def test_an_entry_claimed_by_another_consumer_is_not_changed(script_runner):
+    first, second = script_runner.deliver("one", "two")
+    script_runner.client.xclaim(script_runner.keys.stream, "default", "other", 0, [first])
+    assert schedule_retries(script_runner, (first, 5, "m1"), (second, 6, "m2")) == [0, 1]
+    assert script_runner.dump()["delayed"] == [(b"m2", 6.0)]
+    assert script_runner.pending() == [first]
 
 
-def test_where_the_group_is_gone_there_is_nothing_to_park(bench):
-    [entry] = bench.deliver("one")
-    bench.client.delete(bench.keys.stream)
-    assert retry(bench, (entry, 5, "m1")) == [0]
-    assert bench.all() == {}
+def test_no_retry_is_scheduled_if_the_group_does_not_exist(script_runner):
+    [entry] = script_runner.deliver("one")
+    script_runner.client.delete(script_runner.keys.stream)
+    assert schedule_retries(script_runner, (entry, 5, "m1")) == [0]
+    assert script_runner.dump() == {}
 
 
-def test_no_job_is_lost_where_the_delayed_set_is_something_else(bench):
-    [entry] = bench.deliver("one")
-    bench.client.set(bench.keys.delayed, "mine")
-    before = bench.all()
+def test_no_job_is_lost_if_the_delayed_set_has_the_wrong_type(script_runner):
+    [entry] = script_runner.deliver("one")
+    script_runner.client.set(script_runner.keys.delayed, "another type")
+    before = script_runner.dump()
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        retry(bench, (entry, 5, "m1"))
-    assert bench.all() == before
+        schedule_retries(script_runner, (entry, 5, "m1"))
+    assert script_runner.dump() == before

@@ -1,4 +1,4 @@
-"""The provider's fixtures, here too."""
+"""The fixtures of the provider's tests."""
 
 from tests.provider.conftest import airflow_db, connected, dags, queue
 

@@ -1,4 +1,4 @@
-"""A DAG run holds its messages until it is done with them."""
+"""A DAG run leases messages, and acks or releases them at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def leasing(dags, queue, monkeypatch):
     return dags(HERE / "dags")
 
 
-def test_messages_are_handed_in_when_the_run_went_well(leasing, queue):
+def test_messages_of_a_successful_run_are_acked(leasing, queue):
     queue.add_many([{"payload": n} for n in range(3)])
     run = leasing.run("leasing")
     assert run.state == "success"
@@ -31,7 +31,9 @@ def test_a_run_without_messages_is_skipped(leasing, queue):
     assert set(run.states().values()) == {"skipped"}
 
 
-def test_messages_come_back_when_a_task_fails_and_die_after_their_budget(leasing, queue):
+def test_messages_of_a_failed_run_are_delivered_again_until_their_attempts_are_exhausted(
+    leasing, queue
+):
     queue.add("fail", job_id="bad")
     first = leasing.run("leasing")
     assert first.state == "failed"
@@ -39,12 +41,12 @@ def test_messages_come_back_when_a_task_fails_and_die_after_their_budget(leasing
     assert queue.job_status("bad").state in ("delayed", "waiting")
     second = leasing.run("leasing")
     assert second.state == "failed"
-    (letter,) = queue.dead_letters()
-    assert (letter.job_id, letter.attempts) == ("bad", 2)
+    (dead_letter,) = queue.dead_letters()
+    assert (dead_letter.job_id, dead_letter.attempts) == ("bad", 2)
     assert queue.depth().running == 0
 
 
-def test_of_mapped_tasks_only_the_failed_ones_messages_come_back(leasing, queue):
+def test_only_the_messages_of_failed_mapped_tasks_are_delivered_again(leasing, queue):
     queue.add_many([{"payload": text, "job_id": text} for text in ("good", "fail", "fine")])
     run = leasing.run("leasing_mapped")
     assert run.state == "failed"

@@ -1,4 +1,4 @@
-"""Filters say by data which messages are wanted."""
+"""Filters select messages by the values at given paths."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.message_filter import check_filter, matches
 
 ORDER = {
-    "job_id": "1",
-    "job_name": "order",
+    "id": "1",
+    "name": "order",
     "payload": {"kind": "paid", "lines": [{"sku": 7}], "gift": True},
 }
 
 
 @pytest.mark.parametrize(
-    ("match", "fits"),
+    ("message_filter", "expected"),
     [
         (None, True),
         ({}, True),
@@ -32,12 +32,12 @@ ORDER = {
         ({"payload.no.such": None}, False),
     ],
 )
-def test_a_message_fits_where_every_path_has_its_value(match, fits):
-    check_filter(match)
-    assert matches(match, ORDER) is fits
+def test_a_message_matches_if_every_path_has_its_value(message_filter, expected):
+    check_filter(message_filter)
+    assert matches(message_filter, ORDER) is expected
 
 
-@pytest.mark.parametrize("match", [{"kind": "paid"}, ["name"], {"": 1}])
-def test_a_filter_that_can_mean_nothing_is_refused(match):
-    with pytest.raises(InvalidArgument, match="match="):
-        check_filter(match)
+@pytest.mark.parametrize("message_filter", [{"kind": "paid"}, ["name"], {"": 1}])
+def test_an_invalid_filter_is_rejected(message_filter):
+    with pytest.raises(InvalidArgument, match="path"):
+        check_filter(message_filter)

@@ -1,4 +1,4 @@
-"""Watchers fire events for messages; a message leaves the queue when its event is stored."""
+"""Watchers fire events for messages. A message leaves the queue when its event is stored."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.triggers import messages as module
 from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
 from airflow_provider_chasqui.triggers.queue_not_empty import ChasquiQueueNotEmptyTrigger
+from tests.support.async_waiting import wait_until
 
 STORED = AdvanceOutcome(acked=1, failed=0)
 NOT_STORED = AdvanceOutcome(acked=0, failed=1)
 
 
 def trigger(queue: Queue, **options) -> ChasquiMessageTrigger:
-    chosen = {"max_wait": 0.1, "flush_after": 1.0, "claim_after": 2.0, "unmatched_grace": 0.0}
-    chosen |= options
-    return ChasquiMessageTrigger(queue_name=queue.name, **chosen)
+    defaults = {"max_wait": 0.1, "flush_after": 1.0, "claim_after": 2.0, "unmatched_grace": 0.0}
+    return ChasquiMessageTrigger(queue_name=queue.name, **defaults | options)
 
 
 class Reader:
-    """Airflow's part: one reader, any number of watchers, and what it says about each window."""
+    """Stand-in for Airflow: one shared reader, its watchers, and the outcome of each window."""
 
     def __init__(self, *watchers: ChasquiMessageTrigger):
         self.watchers = watchers
@@ -47,7 +47,7 @@ class Reader:
         ]
 
     async def next_event(self) -> tuple[object, dict]:
-        """The next window that fires something; there may be empty ones before it."""
+        """Skip windows without events; return the next window and its event."""
         while True:
             window, events = await self.next()
             if events:
@@ -69,19 +69,17 @@ async def _once(raw):
     yield raw
 
 
-async def _until(condition, seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
+async def _wait_until_acked(queue: Queue) -> None:
+    await wait_until(lambda: queue.depth().running == 0, "no message is pending")
 
 
-def test_a_trigger_rebuilt_is_the_same():
+def test_a_rebuilt_trigger_equals_the_original():
     first = ChasquiMessageTrigger(queue_name="q", filter={"name": "a"}, max_messages=5)
     path, kwargs = first.serialize()
     assert path == "airflow_provider_chasqui.triggers.messages.ChasquiMessageTrigger"
     assert ChasquiMessageTrigger(**kwargs).serialize() == (path, kwargs)
-    bell = ChasquiQueueNotEmptyTrigger(queue_name="q")
-    assert ChasquiQueueNotEmptyTrigger(**bell.serialize()[1]).serialize() == bell.serialize()
+    second = ChasquiQueueNotEmptyTrigger(queue_name="q")
+    assert ChasquiQueueNotEmptyTrigger(**second.serialize()[1]).serialize() == second.serialize()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_a_trigger_rebuilt_is_the_same():
         {"unmatched_grace": -1},
     ],
 )
-def test_settings_that_cannot_be_are_refused(options):
+def test_invalid_settings_are_rejected(options):
     with pytest.raises(InvalidArgument):
         ChasquiMessageTrigger(queue_name="q", **options)
 
@@ -108,11 +106,11 @@ async def test_a_message_stays_until_its_event_is_stored(queue):
         assert (message["id"], message["name"], message["payload"]) == ("one", "order", {"n": 1})
         assert queue.job_status("one").state == "running"
         await reader.advance(window, STORED)
-        await _until(lambda: queue.depth().running == 0)
+        await _wait_until_acked(queue)
     assert queue.job_status("one").state == "done"
 
 
-async def test_what_airflow_did_not_store_comes_again(queue):
+async def test_messages_of_an_event_that_was_not_stored_are_delivered_again(queue):
     queue.add("again", job_id="one")
     async with Reader(trigger(queue)) as reader:
         window, _ = await reader.next_event()
@@ -121,17 +119,17 @@ async def test_what_airflow_did_not_store_comes_again(queue):
         assert [message["id"] for message in event["messages"]] == ["one"]
 
 
-async def test_a_reader_that_dies_leaves_its_messages_to_the_next(queue):
+async def test_the_next_reader_receives_the_messages_of_a_closed_one(queue):
     queue.add("precious", job_id="one")
-    dead = Reader(trigger(queue))
-    await dead.next_event()
-    await dead.__aexit__()  # the clean end; tests/system kills a triggerer with -9
+    closed = Reader(trigger(queue))
+    await closed.next_event()
+    await closed.__aexit__()  # a regular close; tests/system kills a triggerer
     async with Reader(trigger(queue)) as reader:
         _, event = await reader.next_event()
         assert [message["id"] for message in event["messages"]] == ["one"]
 
 
-async def test_watchers_share_a_reader_and_each_takes_what_fits(queue):
+async def test_watchers_share_a_reader_and_each_receives_matching_messages(queue):
     for name in ("order", "refund", "order", "noise"):
         queue.add({"is": name}, job_name=name)
     orders, refunds = (
@@ -145,10 +143,10 @@ async def test_watchers_share_a_reader_and_each_takes_what_fits(queue):
             window, events = await reader.next()
         assert [len(event["messages"]) for event in events] == [2, 1]
         await reader.advance(window, AdvanceOutcome(acked=2, failed=0))
-        await _until(lambda: queue.depth().running == 0)
-    (letter,) = queue.dead_letters()
-    assert letter.job_name == "noise"
-    assert "no watcher" in letter.error
+        await _wait_until_acked(queue)
+    (dead_letter,) = queue.dead_letters()
+    assert dead_letter.job_name == "noise"
+    assert "no watcher" in dead_letter.error
 
 
 async def test_a_message_waits_for_a_watcher_that_starts_a_little_later(queue):
@@ -166,41 +164,39 @@ async def test_a_message_waits_for_a_watcher_that_starts_a_little_later(queue):
         assert [message["id"] for message in event["messages"]] == ["one"]
         assert event["messages"][0]["attempt"] == 0
         await reader.advance(window, STORED)
-        await _until(lambda: queue.depth().running == 0)
+        await _wait_until_acked(queue)
     assert queue.depth().dead == 0
 
 
-async def test_after_a_burst_one_event_sweeps_up_what_airflow_passed_over(queue):
+async def test_after_a_burst_an_event_without_messages_is_fired(queue):
     queue.add_many([{"payload": n} for n in range(6)])
     async with Reader(trigger(queue, max_messages=3)) as reader:
         for _ in range(2):
             window, event = await reader.next_event()
             assert len(event["messages"]) == 3
             await reader.advance(window, STORED)
-        _, sweep = await reader.next_event()
-        assert sweep["messages"] == []
-        assert sweep["flush"]
-        _, nothing = await reader.next()
-        assert nothing == []
+        _, flush = await reader.next_event()
+        assert flush["messages"] == []
+        assert flush["flush"]
+        _, events = await reader.next()
+        assert events == []
 
 
-async def test_a_window_too_large_for_an_event_is_kept_and_read_again(queue):
+async def test_a_window_too_large_for_an_event_is_stored_in_redis(queue):
     queue.add_many([{"payload": "x" * 5000, "job_id": f"big-{n}"} for n in range(30)])
     async with Reader(trigger(queue, max_wait=1.0)) as reader:
         window, event = await reader.next_event()
         assert len(event["entry_ids"]) == 30
         assert "messages" not in event
         await reader.advance(window, STORED)
-        await _until(lambda: queue.depth().running == 0)
+        await _wait_until_acked(queue)
     context = {"triggering_asset_events": {"a": [SimpleNamespace(extra={"payload": event})]}}
     for _ in range(2):
-        found = await asyncio.to_thread(get_messages, context)
-        assert [message["id"] for message in found] == [f"big-{n}" for n in range(30)]
+        messages = await asyncio.to_thread(get_messages, context)
+        assert [message["id"] for message in messages] == [f"big-{n}" for n in range(30)]
 
 
-async def test_without_ack_mode_messages_leave_after_the_event_had_time_to_be_stored(
-    queue, monkeypatch
-):
+async def test_without_a_shared_reader_messages_are_acked_after_a_delay(queue, monkeypatch):
     monkeypatch.setattr(module, "_STORE_DELAY_S", 0.5)
     queue.add("one", job_id="one")
     async with aclosing(trigger(queue).run()) as events:
@@ -208,12 +204,12 @@ async def test_without_ack_mode_messages_leave_after_the_event_had_time_to_be_st
         assert [message["id"] for message in event.payload["messages"]] == ["one"]
         assert queue.job_status("one").state == "running"
         waiting = asyncio.ensure_future(anext(events))
-        await _until(lambda: queue.job_status("one").state == "done")
+        await wait_until(lambda: queue.job_status("one").state == "done", "the message is acked")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_a_watcher_says_how_it_is_doing(queue):
+async def test_a_watcher_saves_its_status(queue):
     queue.add("one")
     async with Reader(trigger(queue)) as reader:
         await reader.next_event()
@@ -222,30 +218,33 @@ async def test_a_watcher_says_how_it_is_doing(queue):
         assert status.watcher.last_delivered
 
 
-async def test_the_bell_rings_while_messages_are_left_and_takes_none(queue):
-    bell = ChasquiQueueNotEmptyTrigger(queue_name=queue.name, interval=0.2)
-    async with aclosing(bell.run()) as rings:
-        first = asyncio.ensure_future(anext(rings))
+async def test_the_queue_trigger_fires_while_messages_remain_and_reads_none(queue):
+    queue_trigger = ChasquiQueueNotEmptyTrigger(queue_name=queue.name, interval=0.2)
+    async with aclosing(queue_trigger.run()) as events:
+        first = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0.3)
         assert not first.done()
         queue.add_many([{"payload": n} for n in range(3)])
         async with asyncio.timeout(10):
             assert (await first).payload["waiting"] == 3
-            assert (await anext(rings)).payload["waiting"] == 3
+            assert (await anext(events)).payload["waiting"] == 3
         queue.add("more")
-        assert (await anext(rings)).payload["waiting"] == 4
+        assert (await anext(events)).payload["waiting"] == 4
     assert queue.depth().waiting == 4
 
 
-async def test_the_command_shows_how_a_watcher_is_doing(queue, connected):
+async def test_the_cli_shows_the_status_of_a_watcher(queue, connected):
     queue.add("one")
     async with Reader(trigger(queue)) as reader:
         await reader.next_event()
         args = ["watcher", queue.name, "--url", connected.url, "--json"]
         command = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "airflow_provider_chasqui.cli", *args,
+            sys.executable,
+            "-m",
+            "airflow_provider_chasqui.cli",
+            *args,
             stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, _ = await command.communicate()
-    says = json.loads(out)
-    assert (says["pending"], says["watcher"]["delivered"]) == (1, 1)
+        )
+        stdout, _ = await command.communicate()
+    output = json.loads(stdout)
+    assert (output["pending"], output["watcher"]["delivered"]) == (1, 1)

@@ -1,4 +1,4 @@
-"""The page of a real Airflow, asked as three users and as nobody."""
+"""Fixtures with the API of the page in a real Airflow, for three users."""
 
 from __future__ import annotations
 
@@ -9,66 +9,65 @@ import httpx
 import pytest
 
 from airflow_provider_chasqui.queue import Queue
-from tests.support.plugin_site import PageSite, World, world
+from tests.support.plugin_site import PluginEnvironment, PluginSite, plugin_environment
+
+CHANGE_HEADERS = {"X-Chasqui-Change": "1"}
+
+ApiCall = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
-def the_world() -> World:
-    """The site and its servers; it ends with the process."""
-    return world()
+def environment() -> PluginEnvironment:
+    """The site and its servers; they stop with the process."""
+    return plugin_environment()
 
 
 @pytest.fixture
-def site(the_world: World) -> PageSite:
-    return the_world.site
+def site(environment: PluginEnvironment) -> PluginSite:
+    return environment.site
 
 
 @pytest.fixture(params=["native", "portable"])
-def where(request: pytest.FixtureRequest) -> str:
-    """The id of a connection; the test runs once on each dialect."""
+def connection_id(request: pytest.FixtureRequest) -> str:
+    """The id of a connection; the test runs once with each dialect."""
     return str(request.param)
 
 
 @pytest.fixture
-def queue(the_world: World, where: str, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, the_world.url(where)) as queue:
+def queue(environment: PluginEnvironment, connection_id: str, queue_name: str) -> Iterator[Queue]:
+    with Queue(queue_name, environment.url(connection_id)) as queue:
         yield queue
 
 
 @pytest.fixture
-def ada(site: PageSite) -> Iterator[httpx.Client]:
-    """An administrator."""
+def ada(site: PluginSite) -> Iterator[httpx.Client]:
+    """A client of an administrator."""
     with site.client("ada") as client:
         yield client
 
 
-Ask = Callable[..., Any]
+@pytest.fixture
+def get_json(ada: httpx.Client, connection_id: str, queue_name: str) -> ApiCall:
+    """Send a GET request about the queue of the test and return the JSON."""
+
+    def call(path: str = "", **params: Any) -> Any:
+        url = f"/chasqui/api/connections/{connection_id}/queue{path}"
+        response = ada.get(url, params={"queue_name": queue_name, **params})
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    return call
 
 
 @pytest.fixture
-def look(ada: httpx.Client, where: str, queue_name: str) -> Ask:
-    """Ask the API about the queue of the test."""
+def change(ada: httpx.Client, connection_id: str, queue_name: str) -> ApiCall:
+    """Replay or purge dead letters of the queue of the test and return the JSON."""
 
-    def ask(path: str = "", **params: Any) -> Any:
-        url = f"/chasqui/api/connections/{where}/queue{path}"
-        answer = ada.get(url, params={"queue_name": queue_name, **params})
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+    def call(action: str, **body: Any) -> Any:
+        url = f"/chasqui/api/connections/{connection_id}/queue/dead-letters/{action}"
+        params = {"queue_name": queue_name}
+        response = ada.post(url, params=params, json=body, headers=CHANGE_HEADERS)
+        assert response.status_code == 200, response.text
+        return response.json()
 
-    return ask
-
-
-CHANGE = {"X-Chasqui-Change": "1"}
-
-
-@pytest.fixture
-def change(ada: httpx.Client, where: str, queue_name: str) -> Ask:
-    """Replay or purge letters of the queue of the test."""
-
-    def ask(verb: str, **body: Any) -> Any:
-        url = f"/chasqui/api/connections/{where}/queue/letters/{verb}"
-        answer = ada.post(url, params={"queue_name": queue_name}, json=body, headers=CHANGE)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    return ask
+    return call

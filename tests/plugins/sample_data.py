@@ -1,4 +1,4 @@
-"""Things that happen on a queue, for tests of the page to look at."""
+"""Dead letters and watchers for the tests of the page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.commands.consumer_group import NewDeadLetter
 from airflow_provider_chasqui.queue import Queue
-from tests.support.plugin_site import PageSite
+from tests.support.plugin_site import PluginSite
 
 _CHUNK = 500
-# What the DAG processor does for a DAG with a watched asset.
-_REGISTER = """
+# The DAG processor makes the same rows for a DAG with a watched asset.
+_REGISTER_WATCHER = """
 from airflow.models.asset import AssetModel, AssetWatcherModel
 from airflow.models.trigger import Trigger
 from airflow.utils.session import create_session
@@ -28,45 +28,54 @@ print("null")
 """
 
 
-def bury(
+def add_dead_letters(
     queue: Queue,
-    jobs: int,
+    count: int,
     *,
     reason: str = "retries_exhausted",
-    name: str = "welcome",
-    error: str = "ConnectionError: the mail server said no",
+    job_name: str = "welcome",
+    error: str = "ConnectionError: the mail server refused the message",
     payload: Callable[[int], Any] = lambda index: {"n": index},
     failed_at_ms: int | None = None,
 ) -> None:
-    """Add jobs and let each of them die, by the operations that a worker uses."""
+    """Add jobs and move them to the DLQ with the commands that a worker uses.
+
+    :param queue: the queue.
+    :param count: the number of dead letters.
+    :param reason: the reason of each dead letter.
+    :param job_name: the name of each job.
+    :param error: the error of each dead letter.
+    :param payload: returns the payload of the job with an index.
+    :param failed_at_ms: the time of death; None for now.
+    """
     group = queue.config.group
-    queue.client.pipeline_with_errors(
-        [consumer_group.create(queue.keys, group)]
-    )  # it may be there already
-    for start in range(0, jobs, _CHUNK):
-        size = min(_CHUNK, jobs - start)
+    # The group may exist already, which is an error that this call ignores.
+    queue.client.pipeline_with_errors([consumer_group.create(queue.keys, group)])
+    for start in range(0, count, _CHUNK):
+        size = min(_CHUNK, count - start)
         added = queue.add_many(
-            {"payload": payload(start + i), "job_name": name} for i in range(size)
+            {"payload": payload(start + i), "job_name": job_name} for i in range(size)
         )
-        raw = queue.client.execute(
-            consumer_group.read(queue.keys, group, "undertaker", size, 0, 60_000)
+        entries = queue.client.execute(
+            consumer_group.read(queue.keys, group, "test-worker", size, 0, 60_000)
         )
-        burials = [
+        dead_letters = [
             NewDeadLetter(
-                entry_id=each[0].decode(),
-                envelope=dict(zip(each[1][::2], each[1][1::2], strict=True))[b"d"],
-                job_name=name,
+                entry_id=entry[0].decode(),
+                envelope=dict(zip(entry[1][::2], entry[1][1::2], strict=True))[b"d"],
+                job_name=job_name,
                 reason=reason,
                 error=error,
                 attempts=3,
                 failed_at_ms=failed_at_ms or time.time_ns() // 1_000_000,
                 job_id=job.job_id,
             )
-            for each, job in zip(raw, added, strict=True)
+            for entry, job in zip(entries, added, strict=True)
         ]
-        assert all(queue.client.execute(consumer_group.move_to_dlq(queue.keys, group, burials)))
+        moved = queue.client.execute(consumer_group.move_to_dlq(queue.keys, group, dead_letters))
+        assert all(moved), f"{list(moved).count(0)} of {size} jobs were not moved to the DLQ"
 
 
-def watch(site: PageSite, queue_name: str) -> None:
-    """Register a watcher of the queue with Airflow; no triggerer runs it."""
-    site.python(_REGISTER.format(queue_name))
+def register_watcher(site: PluginSite, queue_name: str) -> None:
+    """Register an asset watcher of the queue with Airflow. No triggerer runs it."""
+    site.python(_REGISTER_WATCHER.format(queue_name))

@@ -1,4 +1,4 @@
-"""Who gets in: nobody without a login, readers to look, editors to change; and it is noted."""
+"""Permissions: anonymous users are rejected, viewers read, editors change, changes are logged."""
 
 from __future__ import annotations
 
@@ -10,46 +10,23 @@ import httpx
 import pytest
 
 from airflow_provider_chasqui.queue import Queue
-from tests.plugins.conftest import CHANGE
-from tests.plugins.sample_data import bury
-from tests.support.plugin_site import PageSite, World
+from tests.plugins.conftest import CHANGE_HEADERS
+from tests.plugins.sample_data import add_dead_letters
+from tests.support.plugin_site import PluginEnvironment, PluginSite
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
-_ROUTES = """
+DEAD_LETTERS_URL = "/chasqui/api/connections/native/queue/dead-letters"
+_LIST_ROUTES = """
 import json
 from airflow_provider_chasqui.plugins.plugin import ChasquiPlugin
 [mounted] = ChasquiPlugin().fastapi_apps
 app = mounted["app"]
 from starlette.routing import Route
-assert all(isinstance(route, Route) for route in app.routes), "a mount would slip past the guard"
+assert all(isinstance(route, Route) for route in app.routes), "a mount skips the permission check"
 print(json.dumps([[mounted["url_prefix"] + r.path, sorted(r.methods)] for r in app.routes]))
 """
-
-
-@pytest.fixture
-def where() -> str:
-    return "native"
-
-
-def test_every_route_refuses_who_is_not_logged_in(site: PageSite) -> None:
-    routes = [(path, method) for path, methods in site.python(_ROUTES) for method in methods]
-    routes += [(f"/chasqui/{name}", "GET") for name in _HIDDEN]
-    assert len(routes) > 25
-    with site.client() as nobody:
-        open_ones = [
-            (method, path, status)
-            for path, method in routes
-            if (status := nobody.request(method, _filled(path)).status_code) != 401
-        ]
-        forged = nobody.get(
-            "/chasqui/api/overview", headers={"Authorization": "Bearer not.a.token"}
-        )
-    assert open_ones == []
-    assert forged.status_code in (401, 403)
-
-
-_HIDDEN = (
+_OTHER_PATHS = (
     "docs",
     "redoc",
     "openapi.json",
@@ -61,107 +38,133 @@ _HIDDEN = (
 )
 
 
-def _filled(path: str) -> str:
+@pytest.fixture
+def connection_id() -> str:
+    return "native"
+
+
+def test_every_route_rejects_a_user_who_is_not_logged_in(site: PluginSite) -> None:
+    routes = [(path, method) for path, methods in site.python(_LIST_ROUTES) for method in methods]
+    routes += [(f"/chasqui/{path}", "GET") for path in _OTHER_PATHS]
+    assert len(routes) > 25
+    with site.client() as anonymous:
+        open_routes = [
+            (method, path, status)
+            for path, method in routes
+            if (status := anonymous.request(method, _fill(path)).status_code) != 401
+        ]
+        forged = anonymous.get(
+            "/chasqui/api/overview", headers={"Authorization": "Bearer not.a.token"}
+        )
+    assert open_routes == []
+    assert forged.status_code in (401, 403)
+
+
+def _fill(path: str) -> str:
     return re.sub(r"\{[^}]*\}", "native", path)
 
 
-def test_the_files_of_the_page_are_there_for_those_who_are(site: PageSite) -> None:
+def test_a_logged_in_user_gets_the_static_files_and_no_other_file(site: PluginSite) -> None:
     with site.client("vera") as vera:
         bundle = vera.get("/chasqui/static/chasqui.js")
-        away = vera.get("/chasqui/static/..%2fplugin.py")
+        outside = vera.get("/chasqui/static/..%2fplugin.py")
         plugins = vera.get("/api/v2/plugins").json()["plugins"]
     assert bundle.status_code == 200
     assert bundle.headers["content-type"].startswith("text/javascript")
-    assert away.status_code == 404
-    [ours] = [each for each in plugins if each["name"] == "chasqui"]
-    assert {each["destination"] for each in ours["react_apps"]} == {"nav", "dag", "task_instance"}
+    assert outside.status_code == 404
+    [plugin] = [plugin for plugin in plugins if plugin["name"] == "chasqui"]
+    destinations = {app["destination"] for app in plugin["react_apps"]}
+    assert destinations == {"nav", "dag", "task_instance"}
 
 
-def test_a_viewer_looks_and_an_operator_changes(site: PageSite, queue: Queue) -> None:
-    bury(queue, 2)
-    url = "/chasqui/api/connections/native/queue/letters"
-    params = {"queue_name": queue.name}
+def test_a_viewer_can_read_and_an_operator_can_change(site: PluginSite, queue: Queue) -> None:
+    add_dead_letters(queue, 2)
+    url, params = DEAD_LETTERS_URL, {"queue_name": queue.name}
     with site.client("vera") as vera, site.client("olga") as olga:
-        seen = vera.get(url, params=params)
-        refused = vera.post(f"{url}/replay", params=params, json={}, headers=CHANGE)
-        refused_purge = vera.post(f"{url}/purge", params=params, json={}, headers=CHANGE)
-        allowed = olga.post(f"{url}/replay", params=params, json={"dry_run": False}, headers=CHANGE)
-        rights = {
+        page = vera.get(url, params=params)
+        replay = vera.post(f"{url}/replay", params=params, json={}, headers=CHANGE_HEADERS)
+        purge = vera.post(f"{url}/purge", params=params, json={}, headers=CHANGE_HEADERS)
+        allowed = olga.post(
+            f"{url}/replay", params=params, json={"dry_run": False}, headers=CHANGE_HEADERS
+        )
+        can_edit = {
             user: [
-                each["may_change"]
-                for each in client.get("/chasqui/api/overview").json()["connections"]
+                connection["can_edit"]
+                for connection in client.get("/chasqui/api/overview").json()["connections"]
             ]
             for user, client in (("vera", vera), ("olga", olga))
         }
-    assert len(seen.json()["letters"]) == 2
-    assert (refused.status_code, refused_purge.status_code) == (403, 403)
+    assert len(page.json()["dead_letters"]) == 2
+    assert (replay.status_code, purge.status_code) == (403, 403)
     assert (allowed.status_code, allowed.json()["affected"]) == (200, 2)
-    assert not any(rights["vera"])
-    assert all(rights["olga"])
+    assert not any(can_edit["vera"])
+    assert all(can_edit["olga"])
 
 
 @pytest.mark.parametrize(
     ("headers", "content"),
     [
         ({"Content-Type": "application/json"}, b'{"dry_run": false}'),
-        ({"Content-Type": "text/plain", **CHANGE}, b'{"dry_run": false}'),
+        ({"Content-Type": "text/plain", **CHANGE_HEADERS}, b'{"dry_run": false}'),
         ({"Content-Type": "application/x-www-form-urlencoded"}, b"dry_run=false"),
         ({"X-Chasqui-Change": "0", "Content-Type": "application/json"}, b'{"dry_run": false}'),
     ],
 )
-def test_a_foreign_page_cannot_use_the_cookie(
-    site: PageSite, queue: Queue, headers: dict[str, str], content: bytes
+def test_a_page_of_another_site_cannot_use_the_session_cookie(
+    site: PluginSite, queue: Queue, headers: dict[str, str], content: bytes
 ) -> None:
-    bury(queue, 1)
+    add_dead_letters(queue, 1)
     with site.client() as browser:
         browser.cookies.set("_token", site.token("ada"))
-        answer = browser.post(
-            "/chasqui/api/connections/native/queue/letters/purge",
+        response = browser.post(
+            f"{DEAD_LETTERS_URL}/purge",
             params={"queue_name": queue.name},
             headers=headers,
             content=content,
         )
-    assert answer.status_code == 403
+    assert response.status_code == 403
     assert queue.depth().dead == 1
 
 
-def test_each_change_stands_in_the_audit_log_and_a_dry_run_does_not(
-    site: PageSite, queue: Queue
+def test_each_change_is_in_the_audit_log_and_a_dry_run_is_not(
+    site: PluginSite, queue: Queue
 ) -> None:
-    bury(queue, 3)
-    ids = [letter.id for letter in queue.dead_letters()]
-    url, params = "/chasqui/api/connections/native/queue/letters", {"queue_name": queue.name}
+    add_dead_letters(queue, 3)
+    ids = [dead_letter.id for dead_letter in queue.dead_letters()]
+    url, params = DEAD_LETTERS_URL, {"queue_name": queue.name}
     with site.client("olga") as olga:
-        olga.post(f"{url}/replay", params=params, json={"ids": ids}, headers=CHANGE)
+        olga.post(f"{url}/replay", params=params, json={"ids": ids}, headers=CHANGE_HEADERS)
         body = {"ids": ids[:2], "dry_run": False}
-        olga.post(f"{url}/replay", params=params, json=body, headers=CHANGE)
-        body = {"filter": {"name": "welcome"}, "dry_run": False}
-        olga.post(f"{url}/purge", params=params, json=body, headers=CHANGE)
-    entries = _logged(site, queue.name)
-    assert [(each["event"], each["owner"]) for each in entries] == [
+        olga.post(f"{url}/replay", params=params, json=body, headers=CHANGE_HEADERS)
+        body = {"filter": {"job_name": "welcome"}, "dry_run": False}
+        olga.post(f"{url}/purge", params=params, json=body, headers=CHANGE_HEADERS)
+    entries = _audit_log(site, queue.name)
+    assert [(entry["event"], entry["owner"]) for entry in entries] == [
         ("chasqui_replay", "olga"),
         ("chasqui_purge", "olga"),
     ]
-    replay, purge = (json.loads(each["extra"]) for each in entries)
+    replay, purge = (json.loads(entry["extra"]) for entry in entries)
     assert (replay["ids"], replay["outcome"]["affected"]) == (ids[:2], 2)
-    assert (purge["filter"], purge["outcome"]["affected"]) == ({"name": "welcome"}, 1)
+    assert (purge["filter"], purge["outcome"]["affected"]) == ({"job_name": "welcome"}, 1)
 
 
-def _logged(site: PageSite, queue_name: str) -> list[dict[str, Any]]:
+def _audit_log(site: PluginSite, queue_name: str) -> list[dict[str, Any]]:
     with site.client("ada") as ada:
-        answer = ada.get("/api/v2/eventLogs", params={"order_by": "id", "limit": 100, "offset": 0})
-        rows = answer.json()["event_logs"]
+        params = {"order_by": "id", "limit": 100, "offset": 0}
+        rows = ada.get("/api/v2/eventLogs", params=params).json()["event_logs"]
     return [row for row in rows if queue_name in (row["extra"] or "")]
 
 
-def test_a_connection_of_another_kind_is_not_reached_through_the_page(ada: httpx.Client) -> None:
+def test_the_page_does_not_use_a_connection_of_another_type(ada: httpx.Client) -> None:
     url = "/chasqui/api/connections/elsewhere/queue"
-    answer = ada.get(url, params={"queue_name": "q"})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["code"] == "CMQ-330"
+    response = ada.get(url, params={"queue_name": "q"})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "CMQ-330"
 
 
-def test_no_password_of_a_connection_is_shown(the_world: World, ada: httpx.Client) -> None:
+def test_the_password_of_a_connection_is_not_shown(
+    environment: PluginEnvironment, ada: httpx.Client
+) -> None:
     text = ada.get("/chasqui/api/overview").text
-    assert the_world.url("native").removeprefix("redis://") in text
+    assert environment.url("native").removeprefix("redis://") in text
     assert "password" not in text

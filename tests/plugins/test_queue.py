@@ -1,8 +1,9 @@
-"""What the API says about a queue is what happened on it."""
+"""The API reports what happened on a queue."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -10,167 +11,180 @@ import pytest
 from airflow_provider_chasqui.core.cron import Cron
 from airflow_provider_chasqui.core.retry import RetryDefaults
 from airflow_provider_chasqui.queue import Queue
-from tests.plugins.conftest import Ask
-from tests.plugins.sample_data import bury
-from tests.support.plugin_site import PageSite, World
+from tests.plugins.conftest import ApiCall
+from tests.plugins.sample_data import add_dead_letters
+from tests.support.plugin_site import PluginEnvironment, PluginSite
 from tests.support.waiting import until
 from tests.support.workers import working
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
 
-def test_a_queue_is_found_with_its_numbers(queue: Queue, ada: httpx.Client, where: str) -> None:
+def test_a_queue_is_listed_with_its_depth(
+    queue: Queue, ada: httpx.Client, connection_id: str
+) -> None:
     queue.add_many({"payload": n} for n in range(12))
     queue.add({"later": 1}, delay=timedelta(hours=1))
-    bury(queue, 2)
+    add_dead_letters(queue, 2)
 
-    def found():
-        answer = ada.get("/chasqui/api/overview", params={"search": queue.name}).json()
-        [mine] = [each for each in answer["connections"] if each["id"] == where]
-        return mine if mine["queues"] else None
+    def connection_with_queue() -> dict[str, Any] | None:
+        overview = ada.get("/chasqui/api/overview", params={"search": queue.name}).json()
+        [row] = [row for row in overview["connections"] if row["id"] == connection_id]
+        return row if row["queues"] else None
 
-    connection = until(found, 30, "the queue on the page")
+    connection = until(connection_with_queue, 30, f"queue {queue.name} in the overview")
     [row] = connection["queues"]
     assert (row["waiting"], row["delayed"], row["dead"]) == (12, 1, 2)
-    assert row["oldest_ms"] >= 0
+    assert row["oldest_age_ms"] >= 0
     assert connection["ok"]
-    assert connection["dialect"] == where
-    assert connection["version"].startswith("Redis 8" if where == "native" else "Valkey")
+    assert connection["dialect"] == connection_id
+    assert connection["version"].startswith("Redis 8" if connection_id == "native" else "Valkey")
 
 
-def test_a_batch_moves_on_and_its_job_has_a_timeline(
-    the_world: World, queue: Queue, where: str, look: Ask
+def test_a_batch_progresses_and_its_jobs_have_events(
+    environment: PluginEnvironment, queue: Queue, connection_id: str, get_json: ApiCall
 ) -> None:
     queue.add_batch([{"n": n} for n in range(20)], batch_id="b-1", job_name="count")
-    before = look("/batches")["batches"][0]
+    before = get_json("/batches")["batches"][0]
 
-    def handle(job):
+    def handle(job: Any) -> dict[str, int]:
         if job.payload["n"] == 7:
-            raise ValueError("seven is not for me")
+            raise ValueError("seven is not allowed")
         return {"twice": job.payload["n"] * 2}
 
     retry = RetryDefaults(max_attempts=1)
-    with working(the_world.url(where), queue.name, handle, retry=retry, store_results=True):
-        until(lambda: look("/batches/b-1")["finished"], 30, "the end of the batch")
-    after = look("/batches/b-1")
+    url = environment.url(connection_id)
+    with working(url, queue.name, handle, retry=retry, store_results=True):
+        until(lambda: get_json("/batches/b-1")["finished"], 30, "batch b-1 finished")
+    after = get_json("/batches/b-1")
     assert (before["done"], before["dead"], before["total"]) == (0, 0, 20)
-    assert (after["done"], after["dead"], after["dead_ids"]) == (19, 1, ["batch:b-1:0:7"])
+    assert (after["done"], after["dead"], after["dead_job_ids"]) == (19, 1, ["batch:b-1:0:7"])
 
-    good = look("/job", id="batch:b-1:0:3")
-    assert good["state"] == "done"
-    assert good["result"]["text"] == '{\n  "twice": 6\n}'
-    assert [event["name"] for event in good["events"]] == ["active", "completed"]
-    bad = look("/job", id="batch:b-1:0:7")
-    assert (bad["state"], bad["name"]) == ("dead", "count")
-    assert "seven is not for me" in bad["letter"]["error"]
-    assert bad["events"][-1]["name"] == "dlq"
+    done = get_json("/job", job_id="batch:b-1:0:3")
+    assert done["state"] == "done"
+    assert done["result"]["text"] == '{\n  "twice": 6\n}'
+    assert [event["name"] for event in done["events"]] == ["active", "completed"]
+    dead = get_json("/job", job_id="batch:b-1:0:7")
+    assert (dead["state"], dead["name"]) == ("dead", "count")
+    assert "seven is not allowed" in dead["dead_letter"]["error"]
+    assert dead["events"][-1]["name"] == "dlq"
 
-    summary = look(minutes=15)
-    assert sum(beat["completed"] for beat in summary["beats"]) == 19
-    assert sum(beat["dead"] for beat in summary["beats"]) == 1
+    summary = get_json(minutes=15)
+    assert sum(bucket["completed"] for bucket in summary["throughput"]) == 19
+    assert sum(bucket["dead"] for bucket in summary["throughput"]) == 1
 
 
-def test_lists_of_a_queue(the_world: World, queue: Queue, where: str, look: Ask) -> None:
-    ids = [
-        added.job_id for added in queue.add_many({"payload": n, "job_name": "x"} for n in range(5))
-    ]
-    late = queue.add("late", delay=timedelta(minutes=9), job_name="late").job_id
+def test_jobs_delayed_jobs_repeats_and_consumers_are_listed(
+    environment: PluginEnvironment, queue: Queue, connection_id: str, get_json: ApiCall
+) -> None:
+    ids = [job.job_id for job in queue.add_many({"payload": n, "job_name": "x"} for n in range(5))]
+    delayed = queue.add("late", delay=timedelta(minutes=9), job_name="late").job_id
     queue.repeat("x", Cron("0 6 * * *", tz="Europe/Berlin"), job_name="daily", key="k")
 
-    first = look("/jobs", limit=3)
-    second = look("/jobs", limit=3, after=first["after"])
+    first = get_json("/jobs", limit=3)
+    second = get_json("/jobs", limit=3, cursor=first["next_cursor"])
     assert [job["id"] for job in first["jobs"] + second["jobs"]] == ids
-    assert second["after"] is None
-    assert [job["id"] for job in look("/delayed")["jobs"]] == [late]
-    [repeat] = look("/repeats")["repeats"]
+    assert {job["attempt"] for job in first["jobs"]} == {1}
+    assert second["next_cursor"] is None
+    assert [job["id"] for job in get_json("/delayed")["jobs"]] == [delayed]
+    [repeat] = get_json("/repeats")["repeats"]
     assert (repeat["key"], repeat["schedule"]) == ("k", "0 6 * * * (Europe/Berlin)")
 
-    with working(the_world.url(where), queue.name, lambda job: None, consumer_id="ada-1"):
+    with working(environment.url(connection_id), queue.name, lambda job: None, consumer_id="ada-1"):
         names = until(
-            lambda: [c["name"] for g in look("/consumers")["groups"] for c in g["consumers"]],
+            lambda: [
+                consumer["name"]
+                for group in get_json("/consumers")["groups"]
+                for consumer in group["consumers"]
+            ],
             20,
-            "a consumer",
+            "a consumer in /consumers",
         )
     assert names == ["ada-1"]
 
 
-def test_letters_are_filtered_opened_and_masked(queue: Queue, look: Ask) -> None:
-    bury(queue, 3, name="welcome", error="boom: mail")
-    secret = {"to": "ada", "password": "s3cr3t", "deep": [{"API_KEY": "k3y"}], "raw": b"\x00\xff"}
-    bury(queue, 2, name="digest", reason="timeout", error="slow", payload=lambda _: secret)
+def test_dead_letters_are_filtered_and_their_secrets_are_masked(
+    queue: Queue, get_json: ApiCall
+) -> None:
+    add_dead_letters(queue, 3, job_name="welcome", error="boom: mail")
+    payload = {"to": "ada", "password": "s3cr3t", "deep": [{"API_KEY": "k3y"}], "raw": b"\x00\xff"}
+    add_dead_letters(
+        queue, 2, job_name="digest", reason="timeout", error="slow", payload=lambda _: payload
+    )
 
-    by_name = look("/letters", name="digest")["letters"]
-    assert {letter["reason"] for letter in by_name} == {"timeout"}
-    assert len(look("/letters", text="mail")["letters"]) == 3
-    assert len(look("/letters", reason="timeout", text="mail")["letters"]) == 0
-    assert len(look("/letters", newer_than_s=3600)["letters"]) == 5
-    assert len(look("/letters", older_than_s=3600)["letters"]) == 0
-    assert dict(look("/letters/facets")["reasons"]) == {"retries_exhausted": 3, "timeout": 2}
+    def matches(**filters: Any) -> list[dict[str, Any]]:
+        return list(get_json("/dead-letters", **filters)["dead_letters"])
 
-    whole = look(f"/letters/{by_name[0]['id']}")
-    text = whole["payload"]["text"]
+    by_name = matches(job_name="digest")
+    assert {dead_letter["reason"] for dead_letter in by_name} == {"timeout"}
+    assert len(matches(text="mail")) == 3
+    assert len(matches(reason="timeout", text="mail")) == 0
+    assert len(matches(newer_than_s=3600)) == 5
+    assert len(matches(older_than_s=3600)) == 0
+    facets = get_json("/dead-letters/facets")
+    assert dict(facets["reasons"]) == {"retries_exhausted": 3, "timeout": 2}
+    assert dict(facets["job_names"]) == {"welcome": 3, "digest": 2}
+
+    text = get_json(f"/dead-letters/{by_name[0]['id']}")["payload"]["text"]
     assert '"to": "ada"' in text
-    assert '"raw": "bytes:AP8="' in text
+    assert '"raw": {\n    "base64": "AP8="\n  }' in text
     assert "s3cr3t" not in text
     assert "k3y" not in text
 
 
-def test_a_selection_is_tried_dry_then_replayed_then_purged(
-    queue: Queue, look: Ask, change: Ask
+def test_selected_dead_letters_are_replayed_after_a_dry_run_and_the_rest_is_purged(
+    queue: Queue, get_json: ApiCall, change: ApiCall
 ) -> None:
-    bury(queue, 6)
-    ids = [letter["id"] for letter in look("/letters")["letters"]]
-    dry = change("replay", ids=ids[:4])
-    assert (dry["matched"], dry["affected"], queue.depth().dead) == (4, 4, 6)
-    done = change("replay", ids=ids[:4], dry_run=False)
-    assert (done["affected"], queue.depth().dead, queue.depth().waiting) == (4, 2, 4)
-    again = change("replay", ids=ids[:4], dry_run=False)
-    assert again["affected"] == 0
-    purged = change("purge", filter={"name": "welcome"}, dry_run=False)
-    assert (purged["affected"], queue.depth().dead) == (2, 0)
+    add_dead_letters(queue, 6)
+    ids = [dead_letter["id"] for dead_letter in get_json("/dead-letters")["dead_letters"]]
+    dry_run = change("replay", ids=ids[:4])
+    assert (dry_run["matched"], dry_run["affected"], queue.depth().dead) == (4, 4, 6)
+    replay = change("replay", ids=ids[:4], dry_run=False)
+    assert (replay["affected"], queue.depth().dead, queue.depth().waiting) == (4, 2, 4)
+    second_replay = change("replay", ids=ids[:4], dry_run=False)
+    assert second_replay["affected"] == 0
+    purge = change("purge", filter={"job_name": "welcome"}, dry_run=False)
+    assert (purge["affected"], queue.depth().dead) == (2, 0)
 
 
-def test_bad_questions_get_a_plain_answer(ada: httpx.Client) -> None:
+def test_invalid_requests_get_a_client_error(ada: httpx.Client) -> None:
     base = "/chasqui/api/connections/native/queue"
     for path, params, status in (
         ("", {"queue_name": "{x}"}, 422),
         ("/batches/nope", {"queue_name": "q"}, 404),
-        ("/letters/1-1", {"queue_name": "q"}, 404),
-        ("/letters/abc", {"queue_name": "q"}, 422),
-        ("/letters", {"queue_name": "q", "older_than_s": "soon"}, 422),
+        ("/dead-letters/1-1", {"queue_name": "q"}, 404),
+        ("/dead-letters/abc", {"queue_name": "q"}, 422),
+        ("/dead-letters", {"queue_name": "q", "older_than_s": "soon"}, 422),
         ("/jobs", {"queue_name": "q", "limit": 10_000}, 422),
     ):
-        answer = ada.get(base + path, params=params)
-        assert answer.status_code == status, (path, answer.text)
-    unknown = ada.get(f"{base}/job", params={"queue_name": "q", "id": "nobody"}).json()
-    assert (unknown["state"], unknown["gave_up"], unknown["origin"]) == ("unknown", False, None)
+        response = ada.get(base + path, params=params)
+        assert response.status_code == status, (path, response.text)
+    job = ada.get(f"{base}/job", params={"queue_name": "q", "job_id": "no-such-job"}).json()
+    assert (job["state"], job["search_truncated"], job["origin"]) == ("unknown", False, None)
 
 
 @pytest.fixture(scope="session")
-def sent(the_world: World) -> str:
-    """A real run of the DAG newsletter; returns its run id."""
-    return the_world.newsletter
+def run_id(environment: PluginEnvironment) -> str:
+    """The id of a real run of the DAG newsletter."""
+    return environment.newsletter_run_id
 
 
-def test_from_a_task_to_its_batch_and_back(site: PageSite, sent: str) -> None:
+def test_a_task_links_to_its_batch_and_a_job_to_its_task(site: PluginSite, run_id: str) -> None:
     with site.client("ada") as ada:
-        base = f"/chasqui/api/dags/newsletter/runs/{sent}/tasks"
-        [batch] = ada.get(f"{base}/send").json()["links"]
-        [job] = ada.get(f"{base}/report").json()["links"]
-        foreign = ada.get(f"{base}/elsewhere").json()
-        whole_dag = ada.get("/chasqui/api/dags/newsletter").json()["links"]
-        queue = "/chasqui/api/connections/native/queue"
-        member = f"batch:{batch['batch']}:0:0"
-        back = [
-            ada.get(f"{queue}/job", params={"queue_name": "newsletter", "id": each}).json()[
-                "origin"
-            ]
-            for each in (member, "report-1")
+        tasks_url = f"/chasqui/api/dags/newsletter/runs/{run_id}/tasks"
+        [batch] = ada.get(f"{tasks_url}/send").json()["links"]
+        [job] = ada.get(f"{tasks_url}/report").json()["links"]
+        other_task = ada.get(f"{tasks_url}/elsewhere").json()
+        dag_links = ada.get("/chasqui/api/dags/newsletter").json()["links"]
+        job_url = "/chasqui/api/connections/native/queue/job"
+        origins = [
+            ada.get(job_url, params={"queue_name": "newsletter", "job_id": job_id}).json()["origin"]
+            for job_id in (f"batch:{batch['batch_id']}:0:0", "report-1")
         ]
     assert (batch["connection"], batch["queue"]) == ("native", "newsletter")
     assert batch["progress"]["total"] == 40
-    assert job["job"] == "report-1"
-    assert foreign == {"links": []}
-    assert {link["task_id"] for link in whole_dag} == {"send", "report"}
-    place = {"dag_id": "newsletter", "run_id": sent, "map_index": -1}
-    assert back == [place | {"task_id": "send"}, place | {"task_id": "report"}]
+    assert job["job_id"] == "report-1"
+    assert other_task == {"links": []}
+    assert {link["task_id"] for link in dag_links} == {"send", "report"}
+    run = {"dag_id": "newsletter", "run_id": run_id, "map_index": -1}
+    assert origins == [run | {"task_id": "send"}, run | {"task_id": "report"}]

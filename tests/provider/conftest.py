@@ -1,4 +1,4 @@
-"""Airflow in this process, a connection to the server under test, and real workers in threads."""
+"""Fixtures: Airflow in this process, a connection to the server under test, workers in threads."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ HERE = Path(__file__).parent
 
 
 def connection_json(url: str, dialect: str, **extra: Any) -> str:
-    """A connection of type chasqui, as an environment variable holds it."""
+    """Return a connection of type chasqui in the JSON form of Airflow's environment variables."""
     host, _, port = url.removeprefix("redis://").removesuffix("/0").rpartition(":")
     fields = {"conn_type": "chasqui", "host": host, "port": int(port), "schema": "0"}
     return json.dumps(fields | {"extra": {"dialect": dialect, **extra}})
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, server: Server, **extra: Any) -> None:
+    """Make `chasqui_default` a connection to the server."""
     value = connection_json(server.url, server.dialect, **extra)
     monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", value)
 
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch, server: Server) -> Server:
-    """The connection `chasqui_default` leads to the server under test."""
+    """Return the server under test. `chasqui_default` is a connection to it."""
     connect(monkeypatch, server)
     return server
 
@@ -48,7 +49,7 @@ def queue(connected: Server, queue_name: str) -> Iterator[Queue]:
 def working(
     server: Server, queue_name: str, handler: Callable[..., Any], **config: Any
 ) -> AbstractContextManager[None]:
-    """A real worker, in a thread and an event loop of its own."""
+    """Run a worker in a separate thread with its own event loop."""
     options = {
         "promoter": PromoterConfig(poll_interval=timedelta(milliseconds=20)),
         "scheduler": None,
@@ -58,14 +59,14 @@ def working(
 
 @pytest.fixture(scope="session")
 def airflow_db() -> None:
-    """Airflow's database, made once in this test process."""
+    """Create Airflow's database once per test process."""
     from airflow.utils.db import initdb
 
     initdb()
 
 
 class Dags:
-    """Runs DAGs of one folder with Airflow's own machinery, triggers in line."""
+    """DAGs of one folder. `run` uses `dag.test()`, which runs triggers in the same process."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -78,14 +79,14 @@ class Dags:
         return bag.dags[dag_id]
 
     def run(self, dag_id: str, date: Any = None, **conf: Any) -> Run:
-        """Run a DAG. A date names the run: the same one again is the same run, once more."""
+        """Run a DAG. The same date again runs the same DAG run again, as a clear does."""
         dag = self.get(dag_id)
-        when = {} if date is None else {"logical_date": date, "run_after": date}
-        return Run(dag.test(run_conf=conf, **when))
+        dates = {} if date is None else {"logical_date": date, "run_after": date}
+        return Run(dag.test(run_conf=conf, **dates))
 
 
 class Run:
-    """A DAG run that has ended."""
+    """Finished DAG run."""
 
     def __init__(self, dag_run: Any):
         self.dag_run = dag_run
@@ -100,18 +101,21 @@ class Run:
 
         with create_session() as session:
             query = XComModel.get_many(
-                key=key, run_id=self.dag_run.run_id, dag_ids=self.dag_run.dag_id,
-                task_ids=task_id, map_indexes=map_index,
-            )  # fmt: skip
-            found = session.scalars(query).first() if hasattr(query, "compile") else query.first()
-            return None if found is None else XComModel.deserialize_value(found)
+                key=key,
+                run_id=self.dag_run.run_id,
+                dag_ids=self.dag_run.dag_id,
+                task_ids=task_id,
+                map_indexes=map_index,
+            )
+            row = session.scalars(query).first() if hasattr(query, "compile") else query.first()
+            return None if row is None else XComModel.deserialize_value(row)
 
 
 @pytest.fixture
 def dags(
     airflow_db: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Callable[[Path], Dags]]:
-    """Give it a folder of DAGs to run."""
+    """Return a function that returns the `Dags` of a folder."""
 
     def use(folder: Path) -> Dags:
         bundle = {

@@ -1,7 +1,8 @@
-"""Asset URIs, lineage, ids, options and the retry policy."""
+"""Asset URIs, lineage, derived ids, argument parsers and the retry policy."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from airflow_provider_chasqui.core.errors import (
     InvalidArgument,
     QueueFull,
 )
-from airflow_provider_chasqui.core.retry import RetryPolicy
+from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy, parse_retry_policy
 from airflow_provider_chasqui.operators import _parsing
 from airflow_provider_chasqui.operators._task_identity import derive_id
 from airflow_provider_chasqui.retry_policies import chasqui_retry_policy
@@ -29,7 +30,7 @@ from tests.conftest import Server
 from tests.provider.conftest import connect
 
 
-def test_a_queue_is_an_asset_with_one_uri() -> None:
+def test_equal_queues_have_equal_asset_uris() -> None:
     asset = create_asset(queue_name="e mails/1", host="redis")
     assert asset.uri == "chasqui://redis:6379/e%20mails%2F1"
     assert Asset("chasqui://redis/emails").uri == "chasqui://redis:6379/emails"
@@ -40,7 +41,7 @@ def test_a_queue_is_an_asset_with_one_uri() -> None:
 @pytest.mark.parametrize(
     "uri", ["chasqui:///q", "chasqui://redis", "chasqui://redis/a/b", "chasqui://u:p@redis/q"]
 )
-def test_another_uri_is_no_asset(uri: str) -> None:
+def test_an_invalid_asset_uri_is_rejected(uri: str) -> None:
     from urllib.parse import urlsplit
 
     from airflow_provider_chasqui.assets.chasqui import sanitize_uri
@@ -49,56 +50,99 @@ def test_another_uri_is_no_asset(uri: str) -> None:
         sanitize_uri(urlsplit(uri))
 
 
-def test_lineage_names_the_server_and_the_queue(
+def test_lineage_contains_the_server_and_the_queue(
     monkeypatch: pytest.MonkeyPatch, native_server: Server
 ) -> None:
     connect(monkeypatch, native_server)
-    where = native_server.url.replace("redis://", "chasqui://").removesuffix("/0")
-    written = queue_lineage("chasqui_default", "emails", output=True)
-    assert [(each.namespace, each.name) for each in written.outputs] == [(where, "emails")]
+    namespace = native_server.url.replace("redis://", "chasqui://").removesuffix("/0")
+    lineage = queue_lineage("chasqui_default", "emails", output=True)
+    datasets = [(dataset.namespace, dataset.name) for dataset in lineage.outputs]
+    assert datasets == [(namespace, "emails")]
     assert queue_lineage("chasqui_default", "emails", output=False).inputs
 
 
-def instance(**changes: Any) -> Any:
+def task_instance(**changes: Any) -> Any:
     names = {"dag_id": "dag", "run_id": "scheduled__2026-01-01T00:00:00+00:00", "task_id": "t"}
     return SimpleNamespace(**(names | {"map_index": -1, "try_number": 1} | changes))
 
 
-def test_an_id_is_fit_readable_and_stable() -> None:
-    one = derive_id(instance())
-    assert check_batch_id(one) == one
-    assert one.startswith("dag~t~scheduled__2026-01-01T00-00-00+00-00~")
-    assert derive_id(instance(try_number=2)) == one
-    assert derive_id(instance(try_number=2), per_try=True) != derive_id(instance(), per_try=True)
-    long = {"dag_id": "d" * 250, "task_id": "gruppe.ä" * 30}
-    ids = {
-        derive_id(instance(**change))
-        for change in (
-            {}, {"map_index": 0}, {"map_index": 1}, {"dag_id": "dag2"}, {"task_id": "t2"},
-            {"run_id": "r"}, long, long | {"run_id": "x"},
-        )
-    }  # fmt: skip
-    assert len(ids) == 8
-    assert all(check_batch_id(each) for each in ids)
+def test_a_derived_id_is_valid_readable_and_stable() -> None:
+    batch_id = derive_id(task_instance())
+    assert check_batch_id(batch_id) == batch_id
+    assert batch_id.startswith("dag~t~scheduled__2026-01-01T00-00-00+00-00~")
+    second_try = task_instance(try_number=2)
+    assert derive_id(second_try) == batch_id
+    assert derive_id(second_try, per_try=True) != derive_id(task_instance(), per_try=True)
+    long = {"dag_id": "d" * 250, "task_id": "group.ä" * 30}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"map_index": 0},
+        {"map_index": 1},
+        {"dag_id": "dag2"},
+        {"task_id": "t2"},
+        {"run_id": "r"},
+        long,
+        long | {"run_id": "x"},
+    ]
+    ids = {derive_id(task_instance(**change)) for change in changes}
+    assert len(ids) == len(changes)
+    assert all(check_batch_id(batch_id) for batch_id in ids)
 
 
-def test_options_as_templates_leave_them() -> None:
-    assert _parsing.parse_duration("90", "delay") == timedelta(seconds=90)
-    assert _parsing.parse_datetime("2026-01-01T00:00:00+00:00", "at") == datetime(
-        2026, 1, 1, tzinfo=UTC
-    )
-    assert _parsing.parse_retry_policy(5) == RetryPolicy(5)
-    found = _parsing.parse_retry_policy(
-        {"max_attempts": 3, "backoff": "exponential", "delay": 0.5, "jitter": 1}
-    )
-    assert found is not None
-    assert found.backoff is not None
-    assert (found.backoff.delay_ms, found.backoff.jitter_ms) == (500, 1000)
-    for wrong in ({"attempts": 3}, {"delay": 1}, "often", {"backoff": "wild"}):
-        with pytest.raises(InvalidArgument):
-            _parsing.parse_retry_policy(wrong)
+@pytest.mark.parametrize(
+    ("value", "duration"),
+    [
+        (None, None),
+        (timedelta(hours=1), timedelta(hours=1)),
+        (1.5, timedelta(seconds=1.5)),
+        ("90", timedelta(seconds=90)),
+        ("1h30m", timedelta(minutes=90)),
+        ("500ms", timedelta(milliseconds=500)),
+    ],
+)
+def test_a_duration_is_a_timedelta_seconds_or_text(value: Any, duration: timedelta | None) -> None:
+    assert _parsing.parse_duration(value, "delay") == duration
+
+
+@pytest.mark.parametrize("value", ["soon", -5, "", "1 hour", True, [1]])
+def test_another_value_is_no_duration(value: Any) -> None:
+    with pytest.raises(InvalidArgument, match="delay must be a timedelta"):
+        _parsing.parse_duration(value, "delay")
+
+
+def test_arguments_are_parsed_from_rendered_templates() -> None:
+    new_year = datetime(2026, 1, 1, tzinfo=UTC)
+    assert _parsing.parse_datetime("2026-01-01T00:00:00+00:00", "run_at") == new_year
+    assert parse_retry_policy(5) == RetryPolicy(5)
+    assert _parsing.parse_payloads(iter([1, 2]), "batch") == [1, 2]
     with pytest.raises(InvalidArgument):
         _parsing.parse_payloads({"a": 1}, "batch")
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_retry_policy_is_a_nested_mapping_or_its_json(as_text: bool) -> None:
+    value: Any = {
+        "max_attempts": 3,
+        "backoff": {"kind": "exponential", "delay": 0.5, "max_delay": "1m", "jitter": "1s"},
+    }
+    policy = parse_retry_policy(json.dumps(value) if as_text else value)
+    assert policy == RetryPolicy(3, Backoff("exponential", 500, 60_000, None, 1000))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"attempts": 3},
+        {"delay": 1},
+        "often",
+        {"backoff": "exponential"},
+        {"max_attempts": 3, "backoff": "exponential", "delay": 0.5},
+        {"backoff": {"kind": "wild", "delay": 1}},
+    ],
+)
+def test_another_value_is_no_retry_policy(value: Any) -> None:
+    with pytest.raises(InvalidArgument, match="job_retry"):
+        parse_retry_policy(value, "job_retry")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +155,15 @@ def test_options_as_templates_leave_them() -> None:
         (RuntimeError("x"), "default", None),
     ],
 )
-def test_the_retry_policy(error: Exception, action: str, delay: timedelta | None) -> None:
+def test_the_retry_policy_depends_on_the_error(
+    error: Exception, action: str, delay: timedelta | None
+) -> None:
     decision = chasqui_retry_policy().evaluate(error, try_number=1, max_tries=3, context=None)
     assert (decision.action.value, decision.retry_delay) == (action, delay)
+
+
+def test_the_delays_of_the_retry_policy_are_durations() -> None:
+    policy = chasqui_retry_policy(queue_full_delay="10m", unavailable_delay=5)
+    for error, delay in ((QueueFull("x"), 600), (ConnectionFailed("x"), 5)):
+        decision = policy.evaluate(error, try_number=1, max_tries=3, context=None)
+        assert decision.retry_delay == timedelta(seconds=delay)

@@ -1,4 +1,4 @@
-"""`airflow chasqui …` works on an Airflow connection."""
+"""`airflow chasqui …`: the CLI with the server of an Airflow connection."""
 
 from __future__ import annotations
 
@@ -25,27 +25,33 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=["plain", "tls", "sentinel", "cluster"])
-def test_the_program_finds_the_server_of_the_connection(target: RedisTarget) -> None:
-    found = target_environment(target)
-    read = from_url(
-        found["CHASQUI_URL"],
-        username=found.get("CHASQUI_USERNAME"),
-        password=found.get("CHASQUI_PASSWORD"),
+def test_the_environment_of_the_cli_describes_the_server(target: RedisTarget) -> None:
+    environment = target_environment(target)
+    parsed = from_url(
+        environment["CHASQUI_URL"],
+        username=environment.get("CHASQUI_USERNAME"),
+        password=environment.get("CHASQUI_PASSWORD"),
     )
-    assert read == target
-    assert "p@ss" not in found["CHASQUI_URL"]
+    assert parsed == target
+    assert "p@ss" not in environment["CHASQUI_URL"]
 
 
 @pytest.mark.timeout(120)
-def test_airflow_chasqui_inspect(native_server: Server, queue_name: str) -> None:
+def test_airflow_chasqui_inspect_uses_the_connection(
+    native_server: Server, queue_name: str
+) -> None:
     connection = connection_json(native_server.url, "auto")
     with Queue(queue_name, native_server.url) as queue:
         queue.add_many([{"payload": n} for n in range(7)])
     env = os.environ | {"AIRFLOW_CONN_QUEUES": connection}
-    done = subprocess.run(
-        [sys.executable, "-m", "airflow", "chasqui", "inspect", "--conn-id", "queues",
-         queue_name, "--json"],
-        capture_output=True, text=True, check=False, timeout=100, env=env,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert '"waiting": 7' in done.stdout.replace('":7', '": 7')
+    command = ["airflow", "chasqui", "inspect", "--conn-id", "queues", queue_name, "--json"]
+    process = subprocess.run(
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env=env,
+    )
+    assert process.returncode == 0, process.stderr
+    assert '"waiting": 7' in process.stdout.replace('":7', '": 7')

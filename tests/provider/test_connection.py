@@ -1,16 +1,30 @@
-"""The connection: what its fields mean, and what the test button says."""
+"""The Airflow connection: its fields, and the connection test of the form."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.core.cron import Every
+from airflow_provider_chasqui.core.errors import (
+    AuthenticationFailed,
+    ChasquiError,
+    ConnectionFailed,
+    InvalidArgument,
+    KeyTypeMismatch,
+    PermissionDenied,
+    RedisServerError,
+)
 from airflow_provider_chasqui.hooks._connection import parse_connection
+from airflow_provider_chasqui.hooks._connection_check import check_connection
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 from tests.conftest import Server
 from tests.provider.conftest import connect, connection_json
@@ -22,67 +36,75 @@ def connection(**fields: Any) -> Connection:
     return Connection(conn_id="c", conn_type="chasqui", extra=json.dumps(extra), **fields)
 
 
-def test_a_plain_server() -> None:
-    found = parse_connection(
+def test_a_standalone_server() -> None:
+    settings = parse_connection(
         connection(host="redis", port=6380, login="ada", password="pw", schema="2")
     )
-    assert found.target.nodes == (("redis", 6380),)
-    assert (found.target.db, found.target.username, found.target.password) == (2, "ada", "pw")
-    assert (found.target.tls, found.queue_name, found.dialect) == (None, None, None)
+    assert settings.target.nodes == (("redis", 6380),)
+    assert (settings.target.db, settings.target.username, settings.target.password) == (
+        2,
+        "ada",
+        "pw",
+    )
+    assert (settings.target.tls, settings.queue_name, settings.dialect) == (None, None, None)
 
 
-def test_sentinels() -> None:
+def test_sentinel_nodes_and_credentials() -> None:
     extra = {"mode": "sentinel", "nodes": "s1, s2:26380", "sentinel_master": "main"}
-    found = parse_connection(connection(extra=extra | {"sentinel_password": "spw"})).target
-    assert found.nodes == (("s1", 26379), ("s2", 26380))
-    assert (found.sentinel_master, found.sentinel_password) == ("main", "spw")
+    target = parse_connection(connection(extra=extra | {"sentinel_password": "spw"})).target
+    assert target.nodes == (("s1", 26379), ("s2", 26380))
+    assert (target.sentinel_master, target.sentinel_password) == ("main", "spw")
 
 
-def test_a_cluster_and_tls() -> None:
+def test_cluster_nodes_and_tls_files() -> None:
     extra = {"mode": "cluster", "nodes": "n1,[::1]:7000", "tls": True, "tls_ca_file": "/ca"}
-    found = parse_connection(connection(extra=extra | {"tls_verify": "false"})).target
-    assert found.cluster
-    assert found.nodes == (("n1", 6379), ("::1", 7000))
-    assert found.tls is not None
-    assert (found.tls.ca_file, found.tls.verify) == ("/ca", False)
+    target = parse_connection(connection(extra=extra | {"tls_verify": "false"})).target
+    assert target.cluster
+    assert target.nodes == (("n1", 6379), ("::1", 7000))
+    assert target.tls is not None
+    assert (target.tls.ca_file, target.tls.verify) == ("/ca", False)
 
 
-def test_a_uri_gives_text_everywhere() -> None:
+def test_the_fields_of_a_uri_are_parsed_from_text() -> None:
     uri = "chasqui://ada:p%40ss@redis:6380/3?tls=true&max_len=500&timeout=2.5&group=g&queue_name=q"
-    found = parse_connection(Connection.from_uri(uri, conn_id="c"))
-    assert (found.target.password, found.target.db) == ("p@ss", 3)
-    assert found.target.tls is not None
-    assert (found.config.max_len, found.config.group, found.target.timeout) == (500, "g", 2.5)
-    assert found.queue_name == "q"
+    settings = parse_connection(Connection.from_uri(uri, conn_id="c"))
+    assert (settings.target.password, settings.target.db) == ("p@ss", 3)
+    assert settings.target.tls is not None
+    assert (settings.config.max_len, settings.config.group, settings.target.timeout) == (
+        500,
+        "g",
+        2.5,
+    )
+    assert settings.queue_name == "q"
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
-        ({"extra": {"mode": "ring"}}, "mode is one of standalone, sentinel, cluster"),
-        ({"extra": {"mode": "sentinel", "nodes": "a"}}, "needs the name of the master"),
-        ({"extra": {"nodes": "a,b"}}, "several nodes need the mode"),
-        ({"extra": {"nodes": "a:port"}}, "nodes are host:port"),
-        ({"extra": {"tls": "maybe"}}, "tls is true or false"),
-        ({"extra": {"timeout": "soon"}}, "timeout is a number"),
-        ({"schema": "first"}, "db is a number"),
-        ({"extra": {"mode": "cluster"}, "schema": "1"}, "only database 0"),
-        ({"extra": {"max_len": -1}}, "whole number"),
+        ({"extra": {"mode": "ring"}}, "mode must be one of standalone, sentinel, cluster"),
+        ({"extra": {"mode": "sentinel", "nodes": "a"}}, "requires sentinel_master"),
+        ({"extra": {"nodes": "a,b"}}, "several nodes require the mode"),
+        ({"extra": {"nodes": "a:port"}}, "nodes must be a list such as host:port"),
+        ({"extra": {"tls": "maybe"}}, "tls must be true or false"),
+        ({"extra": {"timeout": "soon"}}, "timeout must be a number"),
+        ({"schema": "first"}, "db must be a number"),
+        ({"extra": {"mode": "cluster"}, "schema": "1"}, "database 0"),
+        ({"extra": {"max_len": -1}}, "max_len must be an integer"),
     ],
 )
-def test_a_wrong_field_is_named(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_the_error_names_the_invalid_field(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         parse_connection(connection(**fields))
 
 
-def test_the_button_says_what_is_there(connected: Server) -> None:
-    good, said = ChasquiHook().test_connection()
-    assert good, said
-    assert f"{connected.dialect} dialect" in said
-    assert "all rights are there" in said
+def test_the_connection_test_reports_dialect_and_permissions(connected: Server) -> None:
+    succeeded, message = ChasquiHook().test_connection()
+    assert succeeded, message
+    assert f"{connected.dialect} dialect" in message
+    assert "all permissions are granted" in message
 
 
-def test_the_button_leaves_nothing_behind(
+def test_the_connection_test_creates_no_keys(
     monkeypatch: pytest.MonkeyPatch, redis86_binary: Any
 ) -> None:
     from redis import Redis
@@ -94,41 +116,73 @@ def test_the_button_leaves_nothing_behind(
             assert client.dbsize() == 0
 
 
-def test_the_button_names_the_missing_right(
+def test_the_connection_test_lists_missing_permissions(
     monkeypatch: pytest.MonkeyPatch, redis86_binary: Any
 ) -> None:
     rule = "user ada +@all -setbit -zadd -xgroup|create -getbit ~* on >pw"
     with RedisServer.start(redis86_binary, config=f"{rule}\n") as process:
-        fields = json.loads(connection_json(process.url, "auto")) | {
-            "login": "ada", "password": "pw"
-        }  # fmt: skip
+        fields = json.loads(connection_json(process.url, "auto"))
+        fields |= {"login": "ada", "password": "pw"}
         monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", json.dumps(fields))
-        good, said = ChasquiHook().test_connection()
-    assert not good
-    assert "GETBIT, XGROUP CREATE, ZADD" in said
-    assert "+getbit +xgroup|create +zadd" in said
+        succeeded, message = ChasquiHook().test_connection()
+    assert not succeeded
+    assert "GETBIT, XGROUP CREATE, ZADD" in message
+    assert "+getbit +xgroup|create +zadd" in message
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"password": "wrong-secret"}, "refused the login"),
         ({"port": 1, "password": "wrong-secret"}, "no connection to"),
     ],
 )
-def test_the_button_says_what_to_fix_and_no_secret(
-    monkeypatch: pytest.MonkeyPatch, redis86_binary: Any, fields: dict[str, Any], said: str
+def test_the_connection_test_reports_the_problem_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, redis86_binary: Any, fields: dict[str, Any], message: str
 ) -> None:
     with RedisServer.start(redis86_binary, "--requirepass", "right") as process:
         base = json.loads(connection_json(process.url, "auto", retries=0))
         monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", json.dumps(base | fields))
-        good, told = ChasquiHook().test_connection()
-    assert not good
-    assert said in told
-    assert "secret" not in told
+        succeeded, report = ChasquiHook().test_connection()
+    assert not succeeded
+    assert message in report
+    assert "secret" not in report
 
 
-def test_tls_with_a_client_certificate(
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionFailed("the connection was lost"), ConnectionFailed),
+        (AuthenticationFailed("the login was refused"), AuthenticationFailed),
+        (PermissionDenied("no permission"), PermissionDenied),
+        (RedisServerError("NOGROUP no such group"), None),
+        (KeyTypeMismatch("another type"), None),
+    ],
+)
+def test_the_connection_test_fails_by_the_class_of_the_error(
+    error: ChasquiError, expected: type[ChasquiError] | None
+) -> None:
+    """A refused command is a missing permission; any other reply proves the permission."""
+
+    def execute(command: Any) -> Any:
+        if command.args[0] == "XADD":
+            raise error
+        return b""
+
+    queue: Any = SimpleNamespace(
+        dialect=lambda: "native",
+        keys=SimpleNamespace(hash_tag="{chasqui:q}"),
+        client=SimpleNamespace(execute=execute),
+    )
+    if expected is None:
+        assert "all permissions are granted" in check_connection(queue, "redis:6379")
+    else:
+        with pytest.raises(expected) as raised:
+            check_connection(queue, "redis:6379")
+        assert type(raised.value) is expected
+
+
+def test_the_connection_test_works_with_a_client_certificate(
     monkeypatch: pytest.MonkeyPatch, redis86_binary: Any, certificates: Certificates
 ) -> None:
     with RedisServer.start(redis86_binary, tls=certificates, client_certificate=True) as process:
@@ -140,21 +194,21 @@ def test_tls_with_a_client_certificate(
             "tls_key_file": str(certificates.client_key),
         }
         monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", connection_json(url, "auto", **extra))
-        good, said = ChasquiHook().test_connection()
-    assert good, said
+        succeeded, message = ChasquiHook().test_connection()
+    assert succeeded, message
 
 
-def test_an_evicting_server_is_warned_of(
+def test_the_connection_test_warns_of_an_eviction_policy(
     monkeypatch: pytest.MonkeyPatch, redis86_binary: Any
 ) -> None:
     with RedisServer.start(redis86_binary, "--maxmemory-policy", "allkeys-lru") as process:
         connect(monkeypatch, Server(process.url, "native"))
-        good, said = ChasquiHook().test_connection()
-    assert good
-    assert "allkeys-lru" in said
+        succeeded, message = ChasquiHook().test_connection()
+    assert succeeded
+    assert "allkeys-lru" in message
 
 
-def test_a_hook_shares_its_connections(connected: Server, queue_name: str) -> None:
+def test_the_queues_of_a_hook_share_its_connections(connected: Server, queue_name: str) -> None:
     with ChasquiHook() as hook:
         assert hook.queue(queue_name) is hook.queue(queue_name)
         assert hook.queue(queue_name).add(1).created
@@ -165,18 +219,18 @@ def test_a_hook_shares_its_connections(connected: Server, queue_name: str) -> No
         assert hook.queue(queue_name).depth().waiting == 0
 
 
-def test_the_connection_may_name_the_queue(
+def test_the_connection_contains_the_default_queue(
     monkeypatch: pytest.MonkeyPatch, native_server: Server, queue_name: str
 ) -> None:
     connect(monkeypatch, native_server)
-    with pytest.raises(InvalidArgument, match="say which queue"):
+    with pytest.raises(InvalidArgument, match="queue_name is required"):
         ChasquiHook().get_conn()
     connect(monkeypatch, native_server, queue_name=queue_name)
     with ChasquiHook() as hook:
         assert hook.get_conn().name == queue_name
 
 
-async def test_an_async_queue(connected: Server, queue_name: str) -> None:
+async def test_a_hook_opens_an_async_queue(connected: Server, queue_name: str) -> None:
     hook = ChasquiHook()
     async with await hook.async_queue(queue_name) as queue:
         await queue.add(1)
@@ -192,39 +246,34 @@ def test_secrets_are_masked_in_logs(monkeypatch: pytest.MonkeyPatch, native_serv
     )
     hook = ChasquiHook()
     assert hook.settings.target.password == "top-secret"
-    told = redact("redis://:top-secret@x and deep-secret")
-    assert "secret" not in str(told)
+    redacted = redact("redis://:top-secret@x and deep-secret")
+    assert "secret" not in str(redacted)
     assert "secret" not in repr(hook.settings)
 
 
-async def test_the_whole_engine_comes_from_a_hook(connected: Server, queue_name: str) -> None:
-    import asyncio
-    from datetime import timedelta
-
-    from airflow_provider_chasqui.core.cron import Every
-
+async def test_a_hook_creates_consumer_promoter_and_scheduler(
+    connected: Server, queue_name: str
+) -> None:
     logging.getLogger("airflow").setLevel(logging.WARNING)
-    hook, seen = ChasquiHook(), asyncio.Event()
-    ran = []
+    hook, all_ran = ChasquiHook(), asyncio.Event()
+    payloads = set()
 
     async def handle(job: Any) -> None:
-        ran.append(job.payload)
-        if len(set(ran)) == 3:
-            seen.set()
+        payloads.add(job.payload)
+        if payloads == {"now", "later", "again"}:
+            all_ran.set()
 
-    from airflow_provider_chasqui.core.config import ConsumerConfig
-
-    parts = [
+    services = [
         hook.consumer(handle, queue_name, ConsumerConfig(promoter=None, scheduler=None)),
         hook.promoter(queue_name),
         hook.scheduler(queue_name),
     ]
-    tasks = [asyncio.create_task(part.run()) for part in parts]
+    tasks = [asyncio.create_task(service.run()) for service in services]
     async with await hook.async_queue(queue_name) as queue:
         await queue.add("now")
         await queue.add("later", delay=timedelta(milliseconds=300))
         await queue.repeat("again", Every(200))
-        await asyncio.wait_for(seen.wait(), 20)
-    for part in parts:
-        part.stop()
+        await asyncio.wait_for(all_ran.wait(), 20)
+    for service in services:
+        service.stop()
     await asyncio.wait_for(asyncio.gather(*tasks), 20)

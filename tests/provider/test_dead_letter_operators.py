@@ -1,22 +1,23 @@
-"""Dead letters replayed and purged, queues consumed in tasks, failures told to a queue."""
+"""Operators that replay and purge dead letters, that consume a queue, and the notifier."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_chasqui.core.outcome import Unrecoverable
+from airflow_provider_chasqui.core.retry import Backoff, RetryDefaults, RetryPolicy
 from airflow_provider_chasqui.notifications.chasqui import ChasquiNotifier
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import HERE, Dags, connect, working
-from tests.provider.test_enqueue import waiting
-from tests.provider.test_event_follower import take
+from tests.support.queue_scenarios import read
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(180)]
 
@@ -29,13 +30,13 @@ def connected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def house(dags: Callable[[Path], Dags], connected: Server) -> Dags:
+def airflow(dags: Callable[[Path], Dags], connected: Server) -> Dags:
     return dags(HERE / "dags")
 
 
 @pytest.fixture
-def dead(queue: Queue, connected: Server) -> Queue:
-    """Ten dead jobs: six named `mail`, four `bad`."""
+def dead_queue(queue: Queue, connected: Server) -> Queue:
+    """A queue with ten dead jobs, six named `mail` and four named `bad`."""
 
     async def fail(job: Any) -> None:
         if job.name == "bad":
@@ -44,22 +45,17 @@ def dead(queue: Queue, connected: Server) -> Queue:
 
     names = ["mail"] * 6 + ["bad"] * 4
     queue.add_many([{"payload": n, "job_name": name} for n, name in enumerate(names)])
-    with working(connected, queue.name, fail, retry=_once()):
-        deadline = time.monotonic() + 20
-        while queue.depth().dead < 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    with working(connected, queue.name, fail, retry=RetryDefaults(max_attempts=1)):
+        _wait_for_dead_jobs(queue, 10)
     return queue
 
 
-def _once() -> Any:
-    from airflow_provider_chasqui.core.retry import RetryDefaults
-
-    return RetryDefaults(max_attempts=1)
+def _wait_for_dead_jobs(queue: Queue, count: int) -> None:
+    until(lambda: queue.depth().dead >= count, what=f"{count} dead jobs")
 
 
 @pytest.mark.parametrize(
-    ("conf", "moved"),
+    ("conf", "affected"),
     [
         ({}, 10),
         ({"name": "mail"}, 6),
@@ -69,111 +65,112 @@ def _once() -> Any:
     ],
     ids=["all", "name", "reason", "text", "limit"],
 )
-def test_letters_are_replayed_by_filter(
-    house: Dags, dead: Queue, conf: dict[str, Any], moved: int
+def test_matching_dead_letters_are_replayed(
+    airflow: Dags, dead_queue: Queue, conf: dict[str, Any], affected: int
 ) -> None:
-    report = house.run("replay", queue=dead.name, **conf).xcom("replay")
-    assert (report["matched"], report["affected"], report["dry_run"]) == (moved, moved, False)
-    assert (dead.depth().dead, dead.depth().waiting) == (10 - moved, moved)
+    report = airflow.run("replay", queue=dead_queue.name, **conf).xcom("replay")
+    assert report["matched"] == affected
+    assert report["affected"] == affected
+    assert report["dry_run"] is False
+    assert dead_queue.depth().dead == 10 - affected
+    assert dead_queue.depth().waiting == affected
 
 
-def test_a_preview_changes_nothing(house: Dags, dead: Queue) -> None:
-    report = house.run("replay", queue=dead.name, dry_run=True, name="mail").xcom("replay")
+def test_a_dry_run_changes_nothing(airflow: Dags, dead_queue: Queue) -> None:
+    report = airflow.run("replay", queue=dead_queue.name, dry_run=True, name="mail").xcom("replay")
     assert (report["affected"], report["dry_run"]) == (6, True)
-    assert dead.depth().dead == 10
+    assert dead_queue.depth().dead == 10
 
 
-def test_a_rate_is_kept(house: Dags, dead: Queue) -> None:
+def test_a_replay_does_not_exceed_its_rate_limit(airflow: Dags, dead_queue: Queue) -> None:
     started = time.monotonic()
-    report = house.run("replay", queue=dead.name, rate=5).xcom("replay")
+    report = airflow.run("replay", queue=dead_queue.name, rate=5).xcom("replay")
     assert report["affected"] == 10
     assert time.monotonic() - started >= 1.9
 
 
-def test_the_budget_stops_what_dies_again_and_again(
-    house: Dags, dead: Queue, connected: Server
+def test_a_job_that_reached_max_replays_is_not_replayed(
+    airflow: Dags, dead_queue: Queue, connected: Server
 ) -> None:
-    assert house.run("replay", queue=dead.name, max_replays=1).xcom("replay")["affected"] == 10
+    assert (
+        airflow.run("replay", queue=dead_queue.name, max_replays=1).xcom("replay")["affected"] == 10
+    )
 
     async def fail(job: Any) -> None:
-        raise Unrecoverable("still no")
+        raise Unrecoverable("still fails")
 
-    with working(connected, dead.name, fail):
-        while dead.depth().dead < 10:
-            time.sleep(0.01)
-        report = house.run("replay", queue=dead.name, max_replays=1).xcom("replay")
+    with working(connected, dead_queue.name, fail):
+        _wait_for_dead_jobs(dead_queue, 10)
+        report = airflow.run("replay", queue=dead_queue.name, max_replays=1).xcom("replay")
     assert (report["affected"], report["max_replays_reached"]) == (0, 10)
 
 
-def test_a_replay_ends_though_its_jobs_die_again_meanwhile(
-    house: Dags, dead: Queue, connected: Server
+def test_a_replay_ends_although_its_jobs_die_again(
+    airflow: Dags, dead_queue: Queue, connected: Server
 ) -> None:
     async def fail(job: Any) -> None:
-        raise Unrecoverable("at once")
+        raise Unrecoverable("fails at once")
 
-    with working(connected, dead.name, fail):
-        report = house.run("replay", queue=dead.name, rate=20).xcom("replay")
+    with working(connected, dead_queue.name, fail):
+        report = airflow.run("replay", queue=dead_queue.name, rate=20).xcom("replay")
     assert report["affected"] == 10
 
 
-def test_letters_are_purged(house: Dags, dead: Queue) -> None:
-    assert house.run("purge", queue=dead.name).xcom("purge")["affected"] == 4
-    assert dead.depth().dead == 6
+def test_matching_dead_letters_are_purged(airflow: Dags, dead_queue: Queue) -> None:
+    assert airflow.run("purge", queue=dead_queue.name).xcom("purge")["affected"] == 4
+    assert dead_queue.depth().dead == 6
 
 
-def test_a_task_drains_a_queue(house: Dags, queue: Queue) -> None:
-    from datetime import timedelta
-
-    from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
-
+def test_a_task_consumes_a_queue_until_it_is_empty(airflow: Dags, queue: Queue) -> None:
     retry = RetryPolicy(2, Backoff.fixed(timedelta(milliseconds=300)))
     jobs = queue.add_many([{"payload": n, "retry": retry} for n in range(50)])
-    report = house.run("consume", queue=queue.name).xcom("drain")
+    report = airflow.run("consume", queue=queue.name).xcom("drain")
     assert (report["done"], report["failed"]) == (49, 2)
     assert queue.result(jobs[7].job_id) == 49
     assert (queue.depth().waiting, queue.depth().running, queue.depth().dead) == (0, 0, 1)
 
 
-def test_a_task_runs_so_many_jobs_and_not_one_more(house: Dags, queue: Queue) -> None:
+def test_a_task_runs_exactly_max_jobs_jobs(airflow: Dags, queue: Queue) -> None:
     queue.add_many([{"payload": n} for n in range(12)])
-    run = house.run("consume_some", queue=queue.name)
+    run = airflow.run("consume_some", queue=queue.name)
     assert run.xcom("some")["done"] == 7
     assert run.xcom("plain")["done"] == 5
     assert queue.depth().running == 0
 
 
-def test_a_task_works_for_a_time(house: Dags, queue: Queue) -> None:
+def test_a_task_consumes_for_max_duration(airflow: Dags, queue: Queue) -> None:
     queue.add(3)
-    report = house.run("consume_for_a_time", queue=queue.name).xcom("work")
+    report = airflow.run("consume_for_a_time", queue=queue.name).xcom("work")
     assert report["done"] == 1
     assert 1 <= report["seconds"] < 10
 
 
-def test_leased_jobs_are_settled_by_another_task(house: Dags, queue: Queue) -> None:
+def test_leased_jobs_are_acked_by_another_task(airflow: Dags, queue: Queue) -> None:
     queue.add_many([{"payload": n} for n in range(5)])
-    assert house.run("lease", queue=queue.name).xcom("settle") == [0, 1, 2]
+    assert airflow.run("lease", queue=queue.name).xcom("settle") == [0, 1, 2]
     assert queue.depth().waiting == 2
 
 
-def test_a_failure_is_told_to_a_queue(house: Dags, queue: Queue) -> None:
-    run = house.run("telling", datetime(2026, 3, 1, tzinfo=UTC), queue=queue.name)
-    told = {job.name: job.payload for job in waiting(queue)}
+def test_a_failed_task_enqueues_a_notification(airflow: Dags, queue: Queue) -> None:
+    run = airflow.run("telling", datetime(2026, 3, 1, tzinfo=UTC), queue=queue.name)
+    payloads = {entry.job.name: entry.job.payload for entry in read(queue)}
     assert run.state == "failed"
-    assert told["task-failed"]["to"] == "ops"
-    assert told["task-failed"]["day"] == "2026-03-01"
-    assert told["task-failed"]["task_id"] == "fail"
-    assert "no luck today" in told["task-failed"]["error"]
+    notification = payloads["task-failed"]
+    assert notification["to"] == "ops"
+    assert notification["day"] == "2026-03-01"
+    assert notification["task_id"] == "fail"
+    assert "no luck today" in notification["error"]
 
 
-async def test_the_same_news_is_told_once_in_both_colours(queue: Queue) -> None:
+async def test_sync_and_async_notifications_of_one_event_are_enqueued_once(queue: Queue) -> None:
     class Instance:
         dag_id, run_id, task_id, map_index, try_number, state = "d", "r", "t", -1, 1, "failed"
 
     notifier = ChasquiNotifier(queue_name=queue.name)
     notifier.notify({"ti": Instance()})
     await notifier.async_notify({"ti": Instance()})
-    (entry,) = take(queue)
+    (entry,) = read(queue)
     assert entry.job.payload["state"] == "failed"
     await notifier.async_notify({})
     notifier.notify({"dag_run": Instance(), "reason": "task_failure"})
-    assert [entry.job.payload.get("reason") for entry in take(queue)] == [None, "task_failure"]
+    assert [entry.job.payload.get("reason") for entry in read(queue)] == [None, "task_failure"]

@@ -1,4 +1,4 @@
-"""What Airflow is told about the provider is true, and Airflow understands it."""
+"""The provider's metadata: it is correct, complete and accepted by Airflow."""
 
 from __future__ import annotations
 
@@ -16,86 +16,91 @@ import pytest
 from airflow_provider_chasqui.get_provider_info import get_provider_info
 
 INFO = get_provider_info()
-NAMED = ("hook-class-names", "extra-links", "notifications", "queues", "cli", "transfers")
+CLASS_LISTS = ("hook-class-names", "extra-links", "notifications", "queues", "cli", "transfers")
 
 
 def _schema(name: str) -> Any:
     return json.loads(files("airflow").joinpath(name).read_text())
 
 
-def test_it_fits_the_schema_that_airflow_checks_at_run_time() -> None:
+def test_the_metadata_matches_the_runtime_schema() -> None:
     import jsonschema
 
     jsonschema.validate(INFO, _schema("provider_info.schema.json"))
 
 
-def test_it_fits_the_schema_of_provider_sources() -> None:
-    """That one describes the form of a connection, which the other leaves open."""
+def test_the_metadata_matches_the_schema_of_provider_sources() -> None:
+    """This schema describes the connection form, which the runtime schema does not."""
     import jsonschema
 
     schema = _schema("provider.yaml.schema.json")
     for key, value in INFO.items():
-        if key in ("queues", "task-decorators"):  # 3.3.2 reads another shape than it documents
+        if key in (
+            "queues",
+            "task-decorators",
+        ):  # Airflow 3.3.2 reads a shape that differs from its schema
             continue
         part = {"definitions": schema.get("definitions", {}), **schema["properties"][key]}
         jsonschema.validate(value, part)
 
 
-def test_the_entry_point_leads_here() -> None:
-    found = entry_points(group="apache_airflow_provider")
-    ours = [each for each in found if each.value.startswith("airflow_provider_chasqui")]
-    assert {each.load() for each in ours} == {get_provider_info}
+def test_the_entry_point_refers_to_get_provider_info() -> None:
+    providers = entry_points(group="apache_airflow_provider")
+    objects = {
+        entry_point.load()
+        for entry_point in providers
+        if entry_point.value.startswith("airflow_provider_chasqui")
+    }
+    assert objects == {get_provider_info}
 
 
 def _modules() -> list[str]:
-    rooms = ("operators", "sensors", "hooks", "triggers")
-    return [name for room in rooms for part in INFO[room] for name in part["python-modules"]]
+    packages = ("operators", "sensors", "hooks", "triggers")
+    entries = [entry for package in packages for entry in INFO[package]]
+    return [name for entry in entries for name in entry["python-modules"]]
 
 
 def _objects() -> list[str]:
-    found = [name for key in NAMED for name in INFO.get(key, []) if isinstance(name, str)]
-    found += [each["hook-class-name"] for each in INFO["connection-types"]]
-    found += [each["class-name"] for each in INFO["task-decorators"]]
-    found += [each["plugin-class"] for each in INFO.get("plugins", [])]
+    names = [name for key in CLASS_LISTS for name in INFO.get(key, []) if isinstance(name, str)]
+    names += [connection["hook-class-name"] for connection in INFO["connection-types"]]
+    names += [decorator["class-name"] for decorator in INFO["task-decorators"]]
+    names += [plugin["plugin-class"] for plugin in INFO.get("plugins", [])]
     for uri in INFO["asset-uris"]:
-        found += [uri[key] for key in ("handler", "factory", "to_openlineage_converter")]
-    return found
+        names += [uri[key] for key in ("handler", "factory", "to_openlineage_converter")]
+    return names
 
 
 @pytest.mark.parametrize("name", _modules())
-def test_every_module_it_names_can_be_imported(name: str) -> None:
+def test_every_listed_module_can_be_imported(name: str) -> None:
     import_module(name)
 
 
 @pytest.mark.parametrize("name", _objects())
-def test_every_object_it_names_exists(name: str) -> None:
+def test_every_listed_object_exists(name: str) -> None:
     module, _, attribute = name.rpartition(".")
     assert callable(getattr(import_module(module), attribute))
 
 
-def test_no_public_module_of_our_rooms_is_left_out() -> None:
-    """A class with an Airflow suffix that Airflow is not told of is an oversight."""
-    import airflow_provider_chasqui as package
+def test_every_public_module_is_listed() -> None:
+    """A module with a class such as `Chasqui...Operator` must be in the metadata."""
+    import airflow_provider_chasqui
 
     suffixes = {
-        "operators": "Operator", "sensors": "Sensor", "hooks": "Hook", "triggers": "Trigger",
-    }  # fmt: skip
+        "operators": "Operator",
+        "sensors": "Sensor",
+        "hooks": "Hook",
+        "triggers": "Trigger",
+    }
     listed = set(_modules())
-    for room, suffix in suffixes.items():
-        folder = files(package).joinpath(room)
-        for file in folder.iterdir():
-            if not file.name.endswith(".py"):
-                continue
-            text = file.read_text()
-            public = [
-                line for line in text.splitlines()
-                if re.match(rf"class (Chasqui|Rsmq)\w*{suffix}\(", line)
-            ]  # fmt: skip
-            name = f"airflow_provider_chasqui.{room}.{file.name.removesuffix('.py')}"
-            assert not public or name in listed, f"{name} is not in get_provider_info"
+    for package, suffix in suffixes.items():
+        public_class = re.compile(rf"^class (Chasqui|Rsmq)\w*{suffix}\(", re.M)
+        for file in files(airflow_provider_chasqui).joinpath(package).iterdir():
+            if file.name.endswith(".py") and public_class.search(file.read_text()):
+                module = f"airflow_provider_chasqui.{package}.{file.name.removesuffix('.py')}"
+                assert module in listed, f"{module} is not in get_provider_info"
 
 
-def test_reading_it_imports_nothing_of_ours() -> None:
+def test_reading_the_metadata_imports_no_other_module() -> None:
     code = """
 import sys
 from airflow_provider_chasqui.get_provider_info import get_provider_info
@@ -105,10 +110,10 @@ assert names == {"airflow_provider_chasqui", "airflow_provider_chasqui.get_provi
 heavy = {"redis", "airflow", "pyspark"} & set(sys.modules)
 assert not heavy, heavy
 """
-    _python(code)
+    _run_python(code)
 
 
-def test_a_dag_file_may_import_all_of_it_without_redis_or_pyspark() -> None:
+def test_importing_the_listed_modules_imports_neither_redis_nor_pyspark() -> None:
     names = [name for name in _modules() if ".spark" not in name]
     objects = [name.rpartition(".")[0] for name in _objects()]
     code = f"""
@@ -119,19 +124,19 @@ for name in {sorted({*names, *objects})!r}:
 heavy = {{"redis", "hiredis", "pyspark"}} & set(sys.modules)
 assert not heavy, heavy
 """
-    _python(code)
+    _run_python(code)
 
 
-def _python(code: str) -> None:
-    done = subprocess.run(
+def _run_python(code: str) -> None:
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::airflow.utils.deprecation_tools.DeprecatedImportWarning")
-def test_airflow_registers_all_of_it() -> None:
+def test_airflow_registers_the_provider() -> None:
     from airflow.providers_manager import ProvidersManager
 
     manager = ProvidersManager()
@@ -149,7 +154,7 @@ def test_airflow_registers_all_of_it() -> None:
     assert "airflow_provider_chasqui.notifications.chasqui.ChasquiNotifier" in manager.notification
 
 
-def test_the_configuration_section_is_known_to_airflow() -> None:
+def test_airflow_knows_the_configuration_section() -> None:
     from airflow.configuration import conf
 
     assert conf.getfloat("chasqui", "poll_interval") == 15.0

@@ -1,9 +1,10 @@
-"""Triggers: rebuilt anywhere they are the same, and they never hold up the triggerer's loop."""
+"""Triggers can be rebuilt in another process and never block the event loop of the triggerer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -23,7 +24,12 @@ from airflow_provider_chasqui.triggers.depth import ChasquiQueueDepthTrigger
 from airflow_provider_chasqui.triggers.job import ChasquiJobTrigger
 from tests.conftest import Server
 from tests.provider.conftest import working
-from tests.provider.test_event_follower import _clients, bury, finish, take
+from tests.provider.test_event_follower import (
+    connected_clients,
+    finish,
+    move_to_dlq,
+    take,
+)
 
 TRIGGERS = [
     ChasquiJobTrigger(
@@ -35,8 +41,8 @@ TRIGGERS = [
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
-def test_triggers_rebuilt_in_another_process_are_the_same(seed: str) -> None:
-    """Airflow stores them, another process rebuilds them; and may do so again."""
+def test_triggers_rebuilt_in_another_process_equal_the_originals(seed: str) -> None:
+    """Airflow stores triggers, and another process rebuilds and stores them again."""
     from airflow.serialization.encoders import encode_trigger
 
     code = """
@@ -44,75 +50,81 @@ import json, sys
 from importlib import import_module
 for path, kwargs in json.loads(sys.argv[1]):
     module, _, name = path.rpartition(".")
-    print("SAME " + json.dumps(getattr(import_module(module), name)(**kwargs).serialize()))
+    print("REBUILT " + json.dumps(getattr(import_module(module), name)(**kwargs).serialize()))
 """
     stored = [trigger.serialize() for trigger in TRIGGERS]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, json.dumps(stored)],
-        capture_output=True, text=True, check=True, timeout=60,
-        env={"PYTHONHASHSEED": seed, "PATH": ""},
-    )  # fmt: skip
-    rebuilt = [line for line in done.stdout.splitlines() if line.startswith("SAME ")]
-    assert rebuilt == [f"SAME {json.dumps(each)}" for each in stored]
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={"PYTHONHASHSEED": seed, "PATH": "", "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+    )
+    rebuilt = [line for line in process.stdout.splitlines() if line.startswith("REBUILT ")]
+    assert rebuilt == [f"REBUILT {json.dumps(serialized)}" for serialized in stored]
     for trigger, (path, kwargs) in zip(TRIGGERS, stored, strict=True):
-        again = encode_trigger({"classpath": path, "kwargs": kwargs})
-        assert json.dumps(again) == json.dumps(encode_trigger(trigger))
+        encoded = encode_trigger({"classpath": path, "kwargs": kwargs})
+        assert json.dumps(encoded) == json.dumps(encode_trigger(trigger))
 
 
 @contextmanager
-def loop_watched(most: float = 0.1) -> Iterator[None]:
-    """Fail if the running event loop is held up for longer than `most` seconds.
+def detect_blocking(limit: float = 0.1) -> Iterator[None]:
+    """Fail if a call blocks the running event loop for more than `limit` seconds.
 
-    A thread asks the loop for a sign again and again; where none comes, it notes what runs. The
-    time in which the loop wanted to run and the machine was busy otherwise does not count.
+    A thread repeatedly schedules a callback in the loop. If it is late, the thread records
+    the stack of the loop. Time in which the loop was ready but had no CPU does not count.
     """
-    loop, owner, task = asyncio.get_running_loop(), threading.get_ident(), threading.get_native_id()
-    ended, held_up = threading.Event(), []
+    loop = asyncio.get_running_loop()
+    loop_thread, native_thread = threading.get_ident(), threading.get_native_id()
+    stopped, blocked = threading.Event(), []
 
-    def starved() -> float:
-        told = Path(f"/proc/self/task/{task}/schedstat").read_text().split()
-        return int(told[1]) / 1e9
+    def seconds_without_cpu() -> float:
+        schedstat = Path(f"/proc/self/task/{native_thread}/schedstat").read_text().split()
+        return int(schedstat[1]) / 1e9
 
     def watch() -> None:
-        while not ended.is_set():
-            sign, asked, before, stack = threading.Event(), time.monotonic(), starved(), ""
-            loop.call_soon_threadsafe(sign.set)
-            if not sign.wait(most):
-                stack = "".join(traceback.format_stack(sys._current_frames()[owner])[-8:])
-                sign.wait(5)
-            held = time.monotonic() - asked - (starved() - before)
-            if held > most:
-                held_up.append((held, stack))
-            ended.wait(0.005)
+        while not stopped.is_set():
+            called, stack = threading.Event(), ""
+            scheduled_at, without_cpu = time.monotonic(), seconds_without_cpu()
+            loop.call_soon_threadsafe(called.set)
+            if not called.wait(limit):
+                stack = "".join(traceback.format_stack(sys._current_frames()[loop_thread])[-8:])
+                called.wait(5)
+            delay = time.monotonic() - scheduled_at - (seconds_without_cpu() - without_cpu)
+            if delay > limit:
+                blocked.append((delay, stack))
+            stopped.wait(0.005)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    thread = threading.Thread(target=watch)
+    thread.start()
     try:
         yield
     finally:
-        ended.set()
-    assert not held_up, f"the loop was held up for {held_up[0][0]:.3f} s:\n{held_up[0][1]}"
+        stopped.set()
+    assert not blocked, f"the event loop was blocked for {blocked[0][0]:.3f} s:\n{blocked[0][1]}"
 
 
-async def test_the_detector_detects() -> None:
-    async def hold_up() -> None:
-        with loop_watched():
+async def test_the_blocking_call_detector_detects() -> None:
+    async def block() -> None:
+        with detect_blocking():
             await asyncio.sleep(0.05)
             time.sleep(0.3)  # noqa: ASYNC251
             await asyncio.sleep(0.05)
 
-    with pytest.raises(AssertionError, match="held up"):
-        await hold_up()
+    with pytest.raises(AssertionError, match="blocked"):
+        await block()
 
 
-async def fired(trigger: Any) -> Any:
+async def run_trigger(trigger: Any) -> Any:
+    """Return the payload of the first event."""
     async for event in trigger.run():
         return event.payload
 
 
 @pytest.fixture(scope="module", autouse=True)
-def imported() -> None:
-    """Lazy imports happen here: the detector is about waiting, not about them."""
+def preload_modules() -> None:
+    """Run lazy imports before the tests, so that they do not count as blocking calls."""
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     import airflow_provider_chasqui.queue  # noqa: F401
@@ -124,25 +136,27 @@ def imported() -> None:
 
 @pytest.mark.timeout(120)
 async def test_a_thousand_triggers_in_one_loop(queue: Queue, connected: Server) -> None:
-    """Two connections for all of them, every one answered, and no blocking call."""
-    since = queue.last_event_id()
-    ids = [next(queue.add_batch([n]).job_ids()) for n in range(1000)]
-    before = _clients(queue)
+    """They share two connections, each one fires, and no call blocks the loop."""
+    events_after = queue.last_event_id()
+    job_ids = [next(queue.add_batch([n]).job_ids()) for n in range(1000)]
+    clients_before = connected_clients(queue)
     triggers = [
-        ChasquiJobTrigger(queue_name=queue.name, job_id=each, events_after=since) for each in ids
+        ChasquiJobTrigger(queue_name=queue.name, job_id=job_id, events_after=events_after)
+        for job_id in job_ids
     ]
     async with asyncio.TaskGroup() as group:
-        with loop_watched(1.0):  # a thousand begin at the same moment
-            tasks = [group.create_task(fired(trigger)) for trigger in triggers]
-            most = 0
+        with detect_blocking(1.0):  # the start of a thousand triggers takes a while
+            tasks = [group.create_task(run_trigger(trigger)) for trigger in triggers]
             entries = await asyncio.to_thread(take, queue, 2000)
-            for entry in entries:
+            for entry in entries[:500]:
                 await asyncio.to_thread(finish, queue, entry)
-                most = max(most, _clients(queue)) if entry is entries[500] else most
+            clients_during = connected_clients(queue)
+            for entry in entries[500:]:
+                await asyncio.to_thread(finish, queue, entry)
             events = await asyncio.gather(*tasks)
     assert {event["status"] for event in events} == {"done"}
-    assert [event["job_id"] for event in events] == ids
-    assert most - before <= 2
+    assert [event["job_id"] for event in events] == job_ids
+    assert clients_during - clients_before <= 2
 
 
 async def test_no_blocking_call_while_waiting(queue: Queue, connected: Server) -> None:
@@ -157,39 +171,36 @@ async def test_no_blocking_call_while_waiting(queue: Queue, connected: Server) -
         ChasquiBatchTrigger(queue_name=queue.name, batch_id=batch.batch_id),
         ChasquiQueueDepthTrigger(queue_name=queue.name, max_waiting=0, poll_interval=0.1),
     ]
-    with working(connected, queue.name, handle, concurrency=20), loop_watched(0.25):
-        events = await asyncio.wait_for(asyncio.gather(*map(fired, triggers)), 30)
+    with working(connected, queue.name, handle, concurrency=20), detect_blocking(0.25):
+        events = await asyncio.wait_for(asyncio.gather(*map(run_trigger, triggers)), 30)
     assert [event["status"] for event in events] == ["done", "finished", "below_limits"]
 
 
-async def test_the_event_is_the_same_wherever_it_is_found(queue: Queue, connected: Server) -> None:
-    """A triggerer that saw the event and one that only saw its traces tell the same."""
-    since = queue.last_event_id()
-    (good, bad) = queue.add_batch([1, 2]).job_ids()
-    waits = [
-        asyncio.create_task(
-            fired(ChasquiJobTrigger(queue_name=queue.name, job_id=each, events_after=since))
-        )
-        for each in (good, bad)
+async def test_the_event_is_the_same_during_and_after_the_end_of_a_job(
+    queue: Queue, connected: Server
+) -> None:
+    """A trigger that runs during the event and one that starts later return the same payload."""
+    events_after = queue.last_event_id()
+    triggers = [
+        ChasquiJobTrigger(queue_name=queue.name, job_id=job_id, events_after=events_after)
+        for job_id in queue.add_batch([1, 2]).job_ids()
     ]
+    waits = [asyncio.create_task(run_trigger(trigger)) for trigger in triggers]
     await asyncio.sleep(0.3)
     entries = take(queue)
     finish(queue, entries[0])
-    bury(queue, entries[1])
-    first = await asyncio.wait_for(asyncio.gather(*waits), 10)
-    later = [
-        await fired(ChasquiJobTrigger(queue_name=queue.name, job_id=each, events_after=since))
-        for each in (good, bad)
-    ]
-    assert first == later
+    move_to_dlq(queue, entries[1])
+    during = await asyncio.wait_for(asyncio.gather(*waits), 10)
+    later = [await run_trigger(trigger) for trigger in triggers]
+    assert during == later
 
 
-async def test_an_unknown_batch_is_told_as_an_error(queue: Queue, connected: Server) -> None:
-    event = await fired(ChasquiBatchTrigger(queue_name=queue.name, batch_id="nothing"))
+async def test_an_unknown_batch_fires_an_error_event(queue: Queue, connected: Server) -> None:
+    event = await run_trigger(ChasquiBatchTrigger(queue_name=queue.name, batch_id="nothing"))
     assert (event["status"], event["kind"]) == ("error", "BatchNotFound")
 
 
-async def test_a_kill_by_hand_cancels(queue: Queue, connected: Server) -> None:
+async def test_on_kill_cancels_delayed_jobs_of_the_batch(queue: Queue, connected: Server) -> None:
     batch = queue.add_batch(range(3), delay=timedelta(hours=1))
     trigger = ChasquiBatchTrigger(
         queue_name=queue.name, batch_id=batch.batch_id, cancel_on_kill=True
@@ -201,9 +212,7 @@ async def test_a_kill_by_hand_cancels(queue: Queue, connected: Server) -> None:
     assert queue.batch_progress(batch.batch_id).dead == 3
 
 
-async def test_a_kill_by_hand_asks_workers_to_drop_what_waits(
-    queue: Queue, connected: Server
-) -> None:
+async def test_on_kill_cancels_waiting_jobs_of_the_batch(queue: Queue, connected: Server) -> None:
     batch = queue.add_batch(range(100))
     trigger = ChasquiBatchTrigger(
         queue_name=queue.name, batch_id=batch.batch_id, cancel_on_kill=True
@@ -215,6 +224,6 @@ async def test_a_kill_by_hand_asks_workers_to_drop_what_waits(
         ran.append(job.payload)
 
     with working(connected, queue.name, handle):
-        event = await asyncio.wait_for(fired(trigger), 20)
+        event = await asyncio.wait_for(run_trigger(trigger), 20)
     assert event["dead"] + len(ran) == 100
     assert event["dead"] > 0

@@ -1,4 +1,4 @@
-"""One text for both colours, and servers that a test may break."""
+"""Fixtures of the Redis client: one test for both kinds of queues, and servers to break."""
 
 from __future__ import annotations
 
@@ -12,46 +12,48 @@ import pytest
 import redis
 
 from airflow_provider_chasqui.core.command import Command
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.support.servers import RedisServer, valkey_binary
 
 
-class Blocking:
-    """A Queue or an AsyncQueue whose methods are called alike."""
+class SyncAdapter:
+    """Adapter of a Queue or an AsyncQueue whose methods are called without await."""
 
     def __init__(self, queue: Queue | AsyncQueue, loop: asyncio.AbstractEventLoop | None):
         self.queue = queue
         self.loop = loop
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.queue, name)
-        if self.loop is None or not asyncio.iscoroutinefunction(found):
-            return found
+        attribute = getattr(self.queue, name)
+        if self.loop is None or not asyncio.iscoroutinefunction(attribute):
+            return attribute
         loop = self.loop
-        return lambda *args, **options: loop.run_until_complete(found(*args, **options))
+        return lambda *args, **options: loop.run_until_complete(attribute(*args, **options))
 
-    def run(self, op: Command[Any]) -> Any:
-        answer = self.queue.client.execute(op)
-        return self.loop.run_until_complete(answer) if self.loop else answer
-
-
-Open = Callable[..., Blocking]
+    def run(self, command: Command[Any]) -> Any:
+        """Execute one command and return its parsed reply."""
+        result = self.queue.client.execute(command)
+        return self.loop.run_until_complete(result) if self.loop else result
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
+Open = Callable[..., SyncAdapter]
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
 def open_queue(request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Open a queue in the colour of the test; all are closed at its end."""
-    loop = asyncio.new_event_loop() if request.param == "awaiting" else None
-    opened: list[Blocking] = []
+    """Return a function that opens a queue of the kind under test. All are closed at the end."""
+    loop = asyncio.new_event_loop() if request.param == "asyncio" else None
+    queues: list[SyncAdapter] = []
 
-    def opens(name: str, server: Any, **options: Any) -> Blocking:
-        kind = AsyncQueue if loop else Queue
-        opened.append(Blocking(kind(name, server, **options), loop))
-        return opened[-1]
+    def open_one(name: str, server: Any, **options: Any) -> SyncAdapter:
+        queue_class = AsyncQueue if loop else Queue
+        queues.append(SyncAdapter(queue_class(name, server, **options), loop))
+        return queues[-1]
 
-    yield opens
-    for each in opened:
-        each.close()
+    yield open_one
+    for queue in queues:
+        queue.close()
     if loop:
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
@@ -59,21 +61,22 @@ def open_queue(request: pytest.FixtureRequest) -> Iterator[Open]:
 
 @contextmanager
 def admin(server: RedisServer | int, **options: Any) -> Iterator[redis.Redis]:
-    """A plain client of redis-py, to look at the server from outside."""
+    """Open a plain client of redis-py, to inspect the server independently."""
     port = server if isinstance(server, int) else server.port
     options = {"protocol": 2} | options
     with redis.Redis(host="127.0.0.1", port=port, **options) as client:
         yield client
 
 
-def stream_length(server: RedisServer | int, queue: str, **options: Any) -> int:
+def stream_length(server: RedisServer | int, queue_name: str, **options: Any) -> int:
+    """Return the number of entries in the stream of a queue."""
     with admin(server, **options) as client:
-        return int(client.xlen(f"{{chasqui:{queue}}}:stream"))
+        return int(client.xlen(f"{{chasqui:{queue_name}}}:stream"))
 
 
 @pytest.fixture(params=["redis8", "valkey"])
 def own_binary(request: pytest.FixtureRequest) -> Path:
-    """The test runs on a Redis 8.6 and on a Valkey of its own."""
+    """Return a server binary. The test runs on its own Redis 8.6 and on its own Valkey."""
     if request.param == "valkey":
         return valkey_binary()
     binary: Path = request.getfixturevalue("redis86_binary")

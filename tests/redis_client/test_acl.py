@@ -1,4 +1,4 @@
-"""The ACL rules in docs/security-acl.md are enough, and none of them is too much."""
+"""The ACL rules in docs/security-acl.md are sufficient, and each of them is necessary."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from airflow_provider_chasqui.core.errors import JobFailed, PermissionDenied
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 from tests.redis_client.conftest import Open, admin, stream_length
 from tests.support.servers import RedisServer, valkey_binary
 
 PAGE = Path(__file__).parents[2] / "docs" / "security-acl.md"
-# Only on Redis 8.2 and newer.
+# Commands of Redis 8.2 and newer.
 NEW = {"+xackdel"}
-# redis-py tells the server its name and version, and does not mind a refusal.
+# redis-py sends its name and version to the server, and ignores a refusal.
 OPTIONAL = {"toplevel client|setinfo"}
 
 
 def rules(role: str) -> list[str]:
-    """The rules of a role, as the page gives them."""
+    """Return the rules of a role as the page lists them."""
     block = re.search(rf"<!-- {role} -->\n```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert block, role
     return block[1].split()
@@ -48,11 +49,13 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 
 def known(server: RedisServer, role: str) -> list[str]:
+    """Return the rules of a role that the server knows."""
     new = "valkey" not in server.binary.name
     return [rule for rule in rules(role) if new or rule not in NEW]
 
 
-def let_in(server: RedisServer, user: str, queue: str, granted: list[str]) -> RedisTarget:
+def create_user(server: RedisServer, user: str, queue: str, granted: list[str]) -> RedisTarget:
+    """Create a user with some rules for one queue, and return its target."""
     key = f"~{{chasqui:{queue}}}:*"
     with admin(server) as client:
         client.execute_command("ACL", "SETUSER", user, "reset", "on", ">pw", key, *granted)
@@ -60,7 +63,7 @@ def let_in(server: RedisServer, user: str, queue: str, granted: list[str]) -> Re
 
 
 def produce(queue: Queue) -> None:
-    """Every verb of a producer."""
+    """Call every method of a producer."""
     hour, minute = timedelta(hours=1), timedelta(minutes=1)
     job = queue.add({"a": 1}, job_name="n")
     queue.add(1, job_id="u", dedup_ttl=minute)
@@ -71,7 +74,7 @@ def produce(queue: Queue) -> None:
     queue.reschedule("d", delay=2 * hour)
     queue.cancel("d")
     queue.cancel(plain.job_id)
-    queue.cancel("nobody")
+    queue.cancel("unknown")
     queue.add_batch(range(3), batch_id="b")
     queue.add_batch(range(3), batch_id="later", delay=hour)
     queue.cancel("batch:later:0:1")
@@ -79,7 +82,7 @@ def produce(queue: Queue) -> None:
     queue.dead_job_ids("b")
     queue.job_status(job.job_id)
     queue.job_status("batch:b:0:1")
-    queue.job_status("nobody")
+    queue.job_status("unknown")
     queue.result(job.job_id)
     queue.results([job.job_id])
     queue.depth()
@@ -94,36 +97,38 @@ def produce(queue: Queue) -> None:
     queue.dead_letters(newest_first=True)
     queue.purge_dead_letters()
     with pytest.raises(TimeoutError):
-        queue.wait("nobody", timeout=timedelta(milliseconds=30))
+        queue.wait("unknown", timeout=timedelta(milliseconds=30))
 
 
-def bury_two(server: RedisServer, name: str) -> None:
-    """Two letters, one of them of a batch, written by somebody with all rights."""
+def create_dead_letters(server: RedisServer, name: str) -> None:
+    """Create two dead letters as a user with all permissions; one belongs to a batch."""
     with Queue(name, server.url) as queue:
         queue.add({"doomed": 1})
         queue.add_batch(range(1), batch_id="doomed")
         queue.client.execute(consumer_group.create(queue.keys, "default"))
-        raw = queue.client.execute(consumer_group.read(queue.keys, "default", "c", 10, 0, 30_000))
-        burials = []
-        for entry in (consumer_group.parse_entry(each, 10**6) for each in raw):
+        rows = queue.client.execute(consumer_group.read(queue.keys, "default", "c", 10, 0, 30_000))
+        dead_letters = []
+        for row in rows:
+            entry = consumer_group.parse_entry(row, 10**6)
             assert isinstance(entry, consumer_group.StreamEntry)
-            burial = consumer_group.NewDeadLetter(
-                entry.id, encode_job(entry.job), "", "x", job_id=entry.job.id
+            dead_letters.append(
+                consumer_group.NewDeadLetter(
+                    entry.id, encode_job(entry.job), "", "x", job_id=entry.job.id
+                )
             )
-            burials.append(burial)
-        queue.client.execute(consumer_group.move_to_dlq(queue.keys, "default", burials))
+        queue.client.execute(consumer_group.move_to_dlq(queue.keys, "default", dead_letters))
 
 
 async def work(target: RedisTarget, name: str) -> None:
-    """A worker with everything on: results, retries, letters, delays, repeats, a batch, a sweep."""
+    """Run workers that use results, retries, dead letters, delays, repeats and a batch."""
 
     def handle(job: Job) -> object:
-        plan = job.payload if isinstance(job.payload, str) else ""
-        if plan == "die":
-            raise Unrecoverable("told to")
-        if plan == "fail" and job.attempt == 0:
-            raise RuntimeError("told to")
-        if plan == "sleep":
+        instruction = job.payload if isinstance(job.payload, str) else ""
+        if instruction == "die":
+            raise Unrecoverable("as instructed")
+        if instruction == "fail" and job.attempt == 0:
+            raise RuntimeError("as instructed")
+        if instruction == "sleep":
             time.sleep(0.5)
         return 1
 
@@ -135,12 +140,12 @@ async def work(target: RedisTarget, name: str) -> None:
     )
     async with AsyncQueue(name, target) as queue:
         soon = timedelta(milliseconds=50)
-        jobs = [await queue.add(plan) for plan in ("ok", "fail", "sleep")]
+        jobs = [await queue.add(instruction) for instruction in ("ok", "fail", "sleep")]
         jobs.append(await queue.add("ok", job_id="later", delay=soon))
         dead = await queue.add("die")
         batch = await queue.add_batch(["ok", "die", "fail"], batch_id="worked")
-        asked = await queue.add("ok", delay=timedelta(milliseconds=5))
-        await queue.cancel(asked.job_id)
+        delayed = await queue.add("ok", delay=timedelta(milliseconds=5))
+        await queue.cancel(delayed.job_id)
         await queue.cancel((await queue.add("ok")).job_id)
         await queue.repeat("ok", Every(200), job_name="r", limit=2)
         for consumer_id in ("first", "second"):
@@ -153,22 +158,22 @@ async def work(target: RedisTarget, name: str) -> None:
             assert (await queue.wait_batch(batch.batch_id)).dead == 1
             while await queue.repeats():
                 await asyncio.sleep(0.02)
-            # One that ended takes its name out of the group.
-            while {each.name for each in await queue.consumers()} - {consumer_id}:
+            # A consumer that stopped removes its name from the group.
+            while {member.name for member in await queue.consumers()} - {consumer_id}:
                 await asyncio.sleep(0.02)
             consumer.stop()
             await running
 
 
-def test_a_producer_can_do_all_its_verbs(guarded: RedisServer, queue_name: str) -> None:
-    bury_two(guarded, queue_name)
-    target = let_in(guarded, "producer", queue_name, known(guarded, "producer"))
+def test_a_producer_may_call_all_its_methods(guarded: RedisServer, queue_name: str) -> None:
+    create_dead_letters(guarded, queue_name)
+    target = create_user(guarded, "producer", queue_name, known(guarded, "producer"))
     with Queue(queue_name, target) as queue:
         produce(queue)
 
 
 def denied(server: RedisServer, user: str) -> set[str]:
-    """What the server refused a user, also where nobody heard of it."""
+    """Return the commands that the server refused a user, also those whose error was ignored."""
     with admin(server) as client:
         return {
             f"{entry['context']} {entry['object']}"
@@ -177,68 +182,71 @@ def denied(server: RedisServer, user: str) -> set[str]:
         }
 
 
-def test_a_worker_can_do_all_its_steps(guarded: RedisServer, queue_name: str) -> None:
+def test_a_worker_may_use_all_its_features(guarded: RedisServer, queue_name: str) -> None:
     granted = known(guarded, "producer") + known(guarded, "worker")
-    target = let_in(guarded, "worker", queue_name, granted)
+    target = create_user(guarded, "worker", queue_name, granted)
     with admin(guarded) as client:
         client.acl_log_reset()
     asyncio.run(work(target, queue_name))
     assert denied(guarded, "worker") - OPTIONAL == set()
 
 
-def test_the_short_way_is_enough_for_both(guarded: RedisServer, queue_name: str) -> None:
-    bury_two(guarded, queue_name)
-    target = let_in(guarded, "short", queue_name, known(guarded, "short"))
+def test_the_short_rules_are_sufficient_for_both_roles(
+    guarded: RedisServer, queue_name: str
+) -> None:
+    create_dead_letters(guarded, queue_name)
+    target = create_user(guarded, "short", queue_name, known(guarded, "short"))
     with admin(guarded) as client:
         client.script_flush()
         client.acl_log_reset()
     with Queue(queue_name, target) as queue:
         produce(queue)
-    target = let_in(guarded, "short", f"{queue_name}-w", known(guarded, "short"))
+    target = create_user(guarded, "short", f"{queue_name}-w", known(guarded, "short"))
     asyncio.run(work(target, f"{queue_name}-w"))
     assert denied(guarded, "short") - OPTIONAL == set()
 
 
-def test_no_rule_of_a_producer_is_too_much(guarded: RedisServer, queue_name: str) -> None:
+def test_every_rule_of_a_producer_is_necessary(guarded: RedisServer, queue_name: str) -> None:
     granted = known(guarded, "producer")
-    needless = []
+    unnecessary = []
     for number, rule in enumerate(granted):
         name = f"{queue_name}-{number}"
-        bury_two(guarded, name)
+        create_dead_letters(guarded, name)
         with admin(guarded) as client:
             client.script_flush()
-        target = let_in(guarded, f"p{number}", name, [each for each in granted if each != rule])
+        others = [other for other in granted if other != rule]
+        target = create_user(guarded, f"p{number}", name, others)
         with Queue(name, target) as queue:
             try:
                 produce(queue)
             except PermissionDenied:
                 continue
-        needless.append(rule)
-    assert needless == []
+        unnecessary.append(rule)
+    assert unnecessary == []
 
 
-def test_another_queue_is_out_of_reach(
+def test_another_queue_is_not_accessible(
     open_queue: Open, guarded: RedisServer, queue_name: str
 ) -> None:
-    target = let_in(guarded, "other", f"{queue_name}-other", known(guarded, "producer"))
+    target = create_user(guarded, "other", f"{queue_name}-other", known(guarded, "producer"))
     queue = open_queue(queue_name, target)
-    with pytest.raises(PermissionDenied, match=r"^\[CMQ-303\] .*does not let this user do that"):
+    with pytest.raises(PermissionDenied, match=r"^\[CMQ-303\] .*does not permit this user"):
         queue.add({"a": 1})
     with pytest.raises(PermissionDenied):
         queue.add_batch(range(300))
     assert stream_length(guarded, queue_name) == 0
 
 
-@pytest.mark.parametrize("lost", ["+xadd", "+evalsha", "+script|load", "+hset", "+eval"])
-def test_a_missing_right_is_named_and_nothing_is_written(
-    open_queue: Open, guarded: RedisServer, queue_name: str, lost: str
+@pytest.mark.parametrize("missing", ["+xadd", "+evalsha", "+script|load", "+hset", "+eval"])
+def test_a_missing_permission_is_named_and_the_batch_is_not_finalized(
+    open_queue: Open, guarded: RedisServer, queue_name: str, missing: str
 ) -> None:
     with admin(guarded) as client:
         client.script_flush()
-    granted = [rule for rule in known(guarded, "producer") if rule != lost]
-    queue = open_queue(queue_name, let_in(guarded, f"no{lost}", queue_name, granted))
-    with pytest.raises(PermissionDenied) as caught:
+    granted = [rule for rule in known(guarded, "producer") if rule != missing]
+    queue = open_queue(queue_name, create_user(guarded, f"no{missing}", queue_name, granted))
+    with pytest.raises(PermissionDenied) as info:
         queue.add_batch(range(300), batch_id="b")
-    assert lost.removeprefix("+").partition("|")[0] in str(caught.value).lower()
+    assert missing.removeprefix("+").partition("|")[0] in str(info.value).lower()
     with admin(guarded) as client:
         assert client.hget(f"{{chasqui:{queue_name}}}:batch:b", "total") is None

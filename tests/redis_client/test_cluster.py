@@ -1,4 +1,4 @@
-"""Redis Cluster: three masters, slots on the move, and a node that dies."""
+"""Redis Cluster: three masters, slots that migrate, and a node that dies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from airflow_provider_chasqui.redis_client.connection_pool import ConnectionMana
 from airflow_provider_chasqui.redis_client.target import from_url
 from tests.redis_client.conftest import Open, admin
 from tests.support.servers import RedisServer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -30,10 +31,12 @@ SHARES = [(0, 5460), (5461, 10922), (10923, 16383)]
 
 @dataclass
 class Cluster:
+    """A running cluster. Its first three nodes are masters."""
+
     nodes: list[RedisServer]
 
     def url(self, **options: object) -> str:
-        hosts = ",".join(f"127.0.0.1:{each.port}" for each in self.nodes[:2])
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:2])
         query = "&".join(f"{key}={value}" for key, value in options.items())
         return f"redis+cluster://{hosts}/?{query}"
 
@@ -43,35 +46,30 @@ class Cluster:
         return raw.decode() if isinstance(raw, bytes) else str(raw)
 
     def owner(self, queue: str) -> RedisServer:
-        """The node that holds a queue, by asking the first one that answers."""
-        give_up_at = time.monotonic() + 15
-        while time.monotonic() < give_up_at:  # for a moment after a change no node may be sure
-            for each in self.nodes:
-                if not each.alive:
+        """Return the node that holds a queue."""
+
+        def find() -> RedisServer | None:
+            for node in self.nodes:
+                if not node.alive:
                     continue
-                with admin(each) as client:
-                    try:
-                        client.execute_command("EXISTS", f"{{chasqui:{queue}}}:stream")
-                        return each
-                    except redis.ResponseError:
-                        continue
-            time.sleep(0.05)
-        raise AssertionError("nobody holds the queue")
+                with admin(node) as client, suppress(redis.ResponseError):
+                    client.execute_command("EXISTS", f"{{chasqui:{queue}}}:stream")
+                    return node
+            return None
+
+        # Shortly after a change, every node may redirect to another one.
+        node = until(find, 15, f"a node holding the queue {queue}", every=0.05)
+        assert node is not None
+        return node
 
     def length(self, queue: str) -> int:
         with admin(self.owner(queue)) as client:
             return int(client.xlen(f"{{chasqui:{queue}}}:stream"))
 
 
-def _until(condition: object, what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @contextmanager
 def started(binary: Path, replicas: int = 0) -> Iterator[Cluster]:
+    """Start a cluster of three masters, and replicas of the first ones."""
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
     options += ("--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
     options += ("--cluster-replica-validity-factor", "0")
@@ -88,11 +86,11 @@ def started(binary: Path, replicas: int = 0) -> Iterator[Cluster]:
                 client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
         cluster = Cluster(nodes)
         for node in nodes:
-            _until(lambda node=node: _knows(node, len(nodes)), "the nodes do not meet")
+            until(lambda node=node: _knows(node, len(nodes)), 30, "the meeting of the nodes")
         for number, replica in enumerate(nodes[3:]):
             with admin(replica) as client:
                 client.execute_command("CLUSTER", "REPLICATE", cluster.id_of(nodes[number]))
-            _until(lambda replica=replica: _follows(replica), "the replica does not follow")
+            until(lambda replica=replica: _replicates(replica), 30, "the replication")
         yield cluster
     finally:
         for node in nodes:
@@ -106,35 +104,35 @@ def _knows(node: RedisServer, count: int) -> bool:
     return b"cluster_state:ok" in info and b"cluster_known_nodes:%d\r" % count in info
 
 
-def _follows(node: RedisServer) -> bool:
+def _replicates(node: RedisServer) -> bool:
     with admin(node) as client:
         return bool(client.info("replication").get("master_link_status") == "up")
 
 
 @pytest.fixture(scope="module")
 def cluster(redis86_binary: Path) -> Iterator[Cluster]:
-    with started(redis86_binary) as made:
-        yield made
+    with started(redis86_binary) as cluster:
+        yield cluster
 
 
-def test_queues_spread_over_the_nodes(cluster: Cluster, queue_name: str) -> None:
-    link = ConnectionManager(from_url(cluster.url()))
+def test_queues_are_distributed_over_the_nodes(cluster: Cluster, queue_name: str) -> None:
+    manager = ConnectionManager(from_url(cluster.url()))
     names = [f"{queue_name}-{number}" for number in range(12)]
     for name in names:
-        with Queue(name, link) as queue:
+        with Queue(name, manager) as queue:
             queue.add_many([{"payload": n} for n in range(5)])
             assert queue.depth().waiting == 5
-    assert {cluster.owner(name).port for name in names} == {each.port for each in cluster.nodes}
-    link.close()
+    assert {cluster.owner(name).port for name in names} == {node.port for node in cluster.nodes}
+    manager.close()
 
 
-def test_every_verb_keeps_to_one_slot(open_queue: Open, cluster: Cluster, queue_name: str) -> None:
+def test_every_method_uses_one_slot(open_queue: Open, cluster: Cluster, queue_name: str) -> None:
     queue = open_queue(queue_name, cluster.url())
     hour = timedelta(hours=1)
     assert queue.dialect() == "native"
     job = queue.add({"a": 1}, job_name="n")
-    assert queue.add(1, job_id="u", dedup_ttl=hour).fresh
-    assert not queue.add(1, job_id="u", dedup_ttl=hour).fresh
+    assert queue.add(1, job_id="u", dedup_ttl=hour).created
+    assert not queue.add(1, job_id="u", dedup_ttl=hour).created
     assert (
         len(queue.add_many([{"payload": n, "job_id": f"d{n}", "delay": hour} for n in range(9)]))
         == 9
@@ -143,49 +141,51 @@ def test_every_verb_keeps_to_one_slot(open_queue: Open, cluster: Cluster, queue_
     assert queue.reschedule("d1", delay=hour)
     batch = queue.add_batch(range(3000), batch_id="b")
     assert queue.add_batch(range(3000), batch_id="b") == batch
-    assert queue.batch_progress("b").sent == 3000
-    assert queue.job_status(job.id).state == "waiting"
+    assert queue.batch_progress("b").enqueued == 3000
+    assert queue.job_status(job.job_id).state == "waiting"
     assert queue.depth().waiting == 3002
     assert queue.depth().delayed == 8
 
 
-def test_threads_spread_over_the_cluster(cluster: Cluster, queue_name: str) -> None:
-    link = ConnectionManager(from_url(cluster.url()))
+def test_threads_use_queues_on_all_nodes(cluster: Cluster, queue_name: str) -> None:
+    manager = ConnectionManager(from_url(cluster.url()))
 
     def work(number: int) -> int:
-        with Queue(f"{queue_name}-{number}", link) as queue:
+        with Queue(f"{queue_name}-{number}", manager) as queue:
             for turn in range(20):
                 queue.add(turn)
             return queue.depth().waiting
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(16))) == [20] * 16
-    link.close()
+    manager.close()
 
 
-def test_a_slot_on_the_move(open_queue: Open, cluster: Cluster, queue_name: str) -> None:
+def test_adds_continue_while_the_keys_of_a_slot_migrate(
+    open_queue: Open, cluster: Cluster, queue_name: str
+) -> None:
     queue = open_queue(queue_name, cluster.url(retries=30))
     queue.add_batch(range(500), batch_id="before")
     slot = key_slot(queue.keys.hash_tag.encode())
     old = cluster.owner(queue_name)
-    new = next(each for each in cluster.nodes if each.port != old.port)
+    new = next(node for node in cluster.nodes if node.port != old.port)
     with admin(old) as source, admin(new) as sink:
         sink.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(old))
         source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(new))
-        # The stream is still at the old node, a key that is new goes to the other (ASK) ...
+        # The stream is still at the old node, and a new key is created at the other one (ASK).
         queue.add(1)
         queue.run(redis_command("SET", queue.keys.result("x"), b"\x07", "EX", 60, parse=as_raw))
         assert queue.result("x") == 7
         assert sink.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot) == 1
-        # ... and a call that needs keys of both waits until the move is done (TRYAGAIN).
+        # A call that needs keys of both nodes waits until the migration is done (TRYAGAIN).
         done = threading.Event()
 
         def move() -> None:
             time.sleep(0.3)
             while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
                 source.execute_command("MIGRATE", "127.0.0.1", new.port, "", 0, 5000, "KEYS", *keys)
-            for each in (sink, source):
-                each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
+            for client in (sink, source):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
             done.set()
 
         mover = threading.Thread(target=move)
@@ -193,7 +193,7 @@ def test_a_slot_on_the_move(open_queue: Open, cluster: Cluster, queue_name: str)
         queue.add_batch(range(500, 1000), batch_id="during")
         assert done.wait(20)
         mover.join()
-    # The slot is elsewhere now (MOVED).
+    # Now the slot is at the other node (MOVED).
     queue.add(2)
     queue.add_batch(range(500), batch_id="after")
     assert cluster.owner(queue_name).port == new.port
@@ -201,18 +201,20 @@ def test_a_slot_on_the_move(open_queue: Open, cluster: Cluster, queue_name: str)
     assert queue.result("x") == 7
 
 
-def test_a_slot_moved_in_one_piece(open_queue: Open, cluster: Cluster, queue_name: str) -> None:
+def test_adds_continue_while_a_slot_migrates_atomically(
+    open_queue: Open, cluster: Cluster, queue_name: str
+) -> None:
     queue = open_queue(queue_name, cluster.url(retries=30))
     slot = key_slot(queue.keys.hash_tag.encode())
     queue.add(0)
     old = cluster.owner(queue_name)
-    new = next(each for each in cluster.nodes if each.port != old.port)
+    new = next(node for node in cluster.nodes if node.port != old.port)
     with admin(new) as client:
         client.execute_command("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
     added = 1
     deadline = time.monotonic() + 30
     while cluster.owner(queue_name).port == old.port:
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"slot {slot} was not migrated within 30 s"
         queue.add(added)
         queue.add_many([{"payload": n} for n in range(300)])
         added += 301
@@ -220,36 +222,34 @@ def test_a_slot_moved_in_one_piece(open_queue: Open, cluster: Cluster, queue_nam
     assert cluster.length(queue_name) == added + 1
 
 
-def test_a_stale_map_is_asked_for_again(cluster: Cluster, queue_name: str) -> None:
-    with Queue(queue_name, cluster.url()) as ours, Queue(queue_name, cluster.url()) as theirs:
-        ours.add(0)
-        theirs.add(0)
-        slot = key_slot(ours.keys.hash_tag.encode())
+def test_a_stale_slot_table_is_read_again(cluster: Cluster, queue_name: str) -> None:
+    with Queue(queue_name, cluster.url()) as first, Queue(queue_name, cluster.url()) as second:
+        first.add(0)
+        second.add(0)
+        slot = key_slot(first.keys.hash_tag.encode())
         old = cluster.owner(queue_name)
-        new = next(each for each in cluster.nodes if each.port != old.port)
+        new = next(node for node in cluster.nodes if node.port != old.port)
         with admin(old) as source, admin(new) as sink:
             sink.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(old))
             source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(new))
             while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
                 source.execute_command("MIGRATE", "127.0.0.1", new.port, "", 0, 5000, "KEYS", *keys)
-            for each in (sink, source):
-                each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
-        for queue in (ours, theirs):
+            for client in (sink, source):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
+        for queue in (first, second):
             queue.add(1)
             queue.add_many([{"payload": n} for n in range(600)])
         assert cluster.length(queue_name) == 2 + 2 * 601
 
 
 @pytest.mark.parametrize("replicas", [0, 3], ids=["without a replica", "with a replica"])
-def test_a_node_dies(
+def test_a_queue_whose_node_dies_moves_to_the_replica_or_fails(
     open_queue: Open, redis86_binary: Path, queue_name: str, replicas: int
 ) -> None:
     with started(redis86_binary, replicas) as cluster:
-        # The node that dies is also the first one that the URL names.
-        name = next(
-            f"{queue_name}-{n}" for n in range(99)
-            if cluster.owner(f"{queue_name}-{n}").port == cluster.nodes[0].port
-        )  # fmt: skip
+        # The node that dies is also the first one in the URL.
+        names = (f"{queue_name}-{n}" for n in range(99))
+        name = next(name for name in names if _slot_of(name) <= SHARES[0][1])
         queue = open_queue(name, cluster.url(retries=30 if replicas else 3, timeout=2))
         queue.add_many([{"payload": n} for n in range(100)])
         with admin(cluster.nodes[0]) as client:
@@ -261,15 +261,13 @@ def test_a_node_dies(
             queue.add_batch(range(300), batch_id="b")
             assert queue.depth().waiting == 401
         else:
-            with pytest.raises(ConnectionFailed) as caught:
+            with pytest.raises(ConnectionFailed) as info:
                 queue.add(100)
-            assert str(caught.value).startswith("[CMQ-001]")
-            # The other nodes are well, and so are their queues.
-            other = next(
-                f"{queue_name}-o{n}" for n in range(99)
-                if _slot_of(f"{queue_name}-o{n}") > SHARES[0][1]
-            )  # fmt: skip
-            assert open_queue(other, cluster.url(retries=30)).add(1).fresh
+            assert str(info.value).startswith("[CMQ-001]")
+            # The queues of the other nodes are not affected.
+            names = (f"{queue_name}-o{n}" for n in range(99))
+            other = next(name for name in names if _slot_of(name) > SHARES[0][1])
+            assert open_queue(other, cluster.url(retries=30)).add(1).created
 
 
 def _slot_of(queue: str) -> int:

@@ -1,4 +1,4 @@
-"""Connections: none is lost, shared by mistake, or given back with a stray reply."""
+"""Connections: none is leaked, shared by mistake, or reused with an outstanding reply."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.core.command import Command, as_raw, redis_command
-from airflow_provider_chasqui.core.commands import consumer_group, inspect
+from airflow_provider_chasqui.core.commands import consumer_group, events, inspect
 from airflow_provider_chasqui.core.errors import ConnectionFailed, KeyTypeMismatch, WaitTimeout
-from airflow_provider_chasqui.queue import AsyncQueue, Queue
-from airflow_provider_chasqui.redis_client.connection_pool import (
-    AsyncConnectionManager,
-    ConnectionManager,
-)
+from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
+from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
+from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncConnectionManager
 from airflow_provider_chasqui.redis_client.target import RedisTarget, from_url
 from tests.conftest import Server
-from tests.redis_client.conftest import Blocking, Open, admin, stream_length
-from tests.redis_client.gate import Gate
+from tests.redis_client.conftest import Open, SyncAdapter, admin, stream_length
+from tests.redis_client.pausable_proxy import PausableProxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import until
 
 
 def connections(server: RedisServer, name: str) -> int:
+    """Return the number of connections with a client name."""
     with admin(server) as client:
-        return sum(each["name"] == name for each in client.client_list())
+        return sum(row["name"] == name for row in client.client_list())
 
 
 def named(server: RedisServer, name: str, **options: Any) -> RedisTarget:
@@ -46,13 +46,13 @@ def test_one_caller_uses_one_connection(
     for number in range(50):
         queue.add(number)
         with pytest.raises(WaitTimeout):
-            queue.wait("nobody", timeout=timedelta(milliseconds=1))
+            queue.wait("unknown", timeout=timedelta(milliseconds=1))
     assert connections(valkey_server, queue_name) == 1
     queue.close()
-    until(lambda: connections(valkey_server, queue_name) == 0)
+    until(lambda: connections(valkey_server, queue_name) == 0, what="closing the connection")
 
 
-def test_refusals_leave_no_connection_behind(
+def test_error_replies_leak_no_connection(
     open_queue: Open, valkey_server: RedisServer, queue_name: str
 ) -> None:
     queue = open_queue(queue_name, named(valkey_server, queue_name))
@@ -64,7 +64,7 @@ def test_refusals_leave_no_connection_behind(
     assert connections(valkey_server, queue_name) == 1
 
 
-def test_timeouts_leave_no_connection_behind(
+def test_timeouts_leak_no_connection(
     open_queue: Open, valkey_server: RedisServer, queue_name: str
 ) -> None:
     options: dict[str, Any] = {"timeout": 0.02, "retries": 0}
@@ -72,40 +72,40 @@ def test_timeouts_leave_no_connection_behind(
     queue.dialect()
     slow = redis_command("XREAD", "BLOCK", 100, "STREAMS", queue.keys.stream, "$", parse=as_raw)
     for _ in range(10):
-        with pytest.raises(ConnectionFailed, match="did not answer in time"):
+        with pytest.raises(ConnectionFailed, match="did not reply in time"):
             queue.run(slow)
-    # The server notices a closed socket only once the blocked command has ended.
-    until(lambda: connections(valkey_server, queue_name) <= 1)
+    # The server notices a closed socket only when the blocked command has ended.
+    until(lambda: connections(valkey_server, queue_name) <= 1, what="at most one connection")
 
 
-def test_closed_queues_of_one_link_share_its_connection(
+def test_closed_queues_of_one_connection_manager_share_its_connection(
     valkey_server: RedisServer, queue_name: str
 ) -> None:
-    link = ConnectionManager(named(valkey_server, queue_name))
+    manager = ConnectionManager(named(valkey_server, queue_name))
     for number in range(150):
-        with Queue(f"{queue_name}-{number % 3}", link) as queue:
+        with Queue(f"{queue_name}-{number % 3}", manager) as queue:
             queue.add(number)
     assert connections(valkey_server, queue_name) == 1
-    link.close()
+    manager.close()
 
 
-async def test_closed_async_queues_of_one_link_share_its_connection(
+async def test_closed_async_queues_of_one_connection_manager_share_its_connection(
     valkey_server: RedisServer, queue_name: str
 ) -> None:
-    link = AsyncConnectionManager(named(valkey_server, queue_name))
+    manager = AsyncConnectionManager(named(valkey_server, queue_name))
     for number in range(150):
-        async with AsyncQueue(f"{queue_name}-{number % 3}", link) as queue:
+        async with AsyncQueue(f"{queue_name}-{number % 3}", manager) as queue:
             await queue.add(number)
     assert connections(valkey_server, queue_name) == 1
-    await link.close()
+    await manager.close()
 
 
-def test_more_callers_than_redis_py_would_allow(
+def test_more_callers_than_the_default_pool_of_redis_py_allows(
     valkey_server: RedisServer, queue_name: str
 ) -> None:
     with Queue(queue_name, named(valkey_server, queue_name)) as queue:
         queue.dialect()
-        blocked = inspect.wait_for_events(queue.keys, "0-0", 1, 300)
+        blocked = events.wait_for_events(queue.keys, "0-0", 1, 300)
         with ThreadPoolExecutor(130) as pool:
             assert list(pool.map(lambda _: queue.client.execute(blocked), range(130))) == [[]] * 130
 
@@ -117,232 +117,234 @@ def test_eight_threads_on_one_queue(server: Server, queue_name: str) -> None:
         def work(number: int) -> list[str]:
             start.wait()
             ids = [queue.add({"thread": number, "turn": turn}).job_id for turn in range(100)]
-            ids += [each.job_id for each in queue.add_many({"payload": n} for n in range(300))]
+            ids += queue.add_many({"payload": n} for n in range(300)).job_ids
             assert queue.job_status(ids[-1]).state == "waiting"
             return ids
 
         with ThreadPoolExecutor(8) as pool:
-            ids = [each for some in pool.map(work, range(8)) for each in some]
+            ids = [job_id for job_ids in pool.map(work, range(8)) for job_id in job_ids]
         assert len(set(ids)) == 8 * 400
         assert queue.depth().waiting == 8 * 400
-        raw = queue.client.execute(inspect.read_entries(queue.keys, "-", 10_000))
-        assert sorted(consumer_group.parse_entry(each, 10**6).job.id for each in raw) == sorted(ids)
+        rows = queue.client.execute(inspect.read_entries(queue.keys, "-", 10_000))
+        assert sorted(consumer_group.parse_entry(row, 10**6).job.id for row in rows) == sorted(ids)
 
 
 async def test_many_tasks_on_one_queue(server: Server, queue_name: str) -> None:
     async with AsyncQueue(queue_name, server.url, dialect=server.dialect) as queue:
-        added = await asyncio.gather(*(queue.add(number) for number in range(300)))
-        assert len({each.job_id for each in added}) == 300
+        results = await asyncio.gather(*(queue.add(number) for number in range(300)))
+        assert len({result.job_id for result in results}) == 300
         assert (await queue.depth()).waiting == 300
 
 
-def _child(queue: Queue, pipe: Any) -> None:
+def _run_child(queue: Queue, pipe: Any) -> None:
     ids = [queue.add({"child": True}).job_id for _ in range(50)]
-    ids += [each.job_id for each in queue.add_many([{"payload": n} for n in range(50)])]
-    with admin(queue._connection_manager.target.nodes[0][1]) as client:
-        mine = [each["name"] for each in client.client_list()]
-    pipe.send((ids, mine.count(queue._connection_manager.target.client_name)))
+    ids += queue.add_many([{"payload": n} for n in range(50)]).job_ids
+    with admin(queue.target.nodes[0][1]) as client:
+        names = [row["name"] for row in client.client_list()]
+    pipe.send((ids, names.count(queue.target.client_name)))
     queue.close()
 
 
-def test_a_fork_has_sockets_and_names_of_its_own(
+def test_a_forked_child_has_its_own_sockets_and_job_ids(
     valkey_server: RedisServer, queue_name: str
 ) -> None:
     with Queue(queue_name, named(valkey_server, queue_name)) as queue:
         queue.add_many([{"payload": n} for n in range(50)])
         context = get_context("fork")
-        ours, theirs = context.Pipe()
-        children = [context.Process(target=_child, args=(queue, theirs)) for _ in range(3)]
+        parent_end, child_end = context.Pipe()
+        children = [context.Process(target=_run_child, args=(queue, child_end)) for _ in range(3)]
         for child in children:
             child.start()
-        # The parent goes on at the same time, on the socket that the children inherited.
-        mine = [queue.add({"child": False}).job_id for _ in range(50)]
-        mine += [each.job_id for each in queue.add_many([{"payload": n} for n in range(50)])]
-        told = [ours.recv() for _ in children]
+        # The parent continues at the same time, on the socket that the children inherited.
+        parent_ids = [queue.add({"child": False}).job_id for _ in range(50)]
+        parent_ids += queue.add_many([{"payload": n} for n in range(50)]).job_ids
+        reports = [parent_end.recv() for _ in children]
         for child in children:
             child.join(20)
             assert child.exitcode == 0
-        ids = mine + [each for some, _ in told for each in some]
+        ids = parent_ids + [job_id for child_ids, _ in reports for job_id in child_ids]
         assert len(set(ids)) == 400
         assert queue.depth().waiting == 450
-        assert all(count >= 2 for _, count in told)
-        assert queue.job_status(mine[0]).state == "waiting"
+        assert all(count >= 2 for _, count in reports)
+        assert queue.job_status(parent_ids[0]).state == "waiting"
 
 
-@pytest.mark.parametrize("colour", ["blocking", "awaiting"])
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 def test_a_blocking_read_may_outlast_the_timeout(
-    native_server: Server, queue_name: str, colour: str
+    native_server: Server, queue_name: str, kind: str
 ) -> None:
     target = from_url(native_server.url, timeout=0.1, retries=0)
-    queue = _open(colour, queue_name, target)
-    began = time.monotonic()
-    assert queue.run(inspect.wait_for_events(queue.keys, "0-0", 1, 400)) == []
-    assert 0.35 < time.monotonic() - began < 3
-    # And the usual timeout is in force again.
+    queue = _open(kind, queue_name, target)
+    started_at = time.monotonic()
+    assert queue.run(events.wait_for_events(queue.keys, "0-0", 1, 400)) == []
+    assert 0.35 < time.monotonic() - started_at < 3
+    # Afterwards the usual timeout applies again.
     slow = redis_command("XREAD", "BLOCK", 5000, "STREAMS", queue.keys.events, "$", parse=as_raw)
-    began = time.monotonic()
+    started_at = time.monotonic()
     with pytest.raises(ConnectionFailed):
         queue.run(slow)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - started_at < 3
     queue.close()
     if queue.loop:
         queue.loop.close()
 
 
-def _open(colour: str, name: str, target: RedisTarget) -> Any:
-    if colour == "blocking":
-        return Blocking(Queue(name, target), None)
-    return Blocking(AsyncQueue(name, target), asyncio.new_event_loop())
+def _open(kind: str, name: str, target: RedisTarget) -> Any:
+    if kind == "blocking":
+        return SyncAdapter(Queue(name, target), None)
+    return SyncAdapter(AsyncQueue(name, target), asyncio.new_event_loop())
 
 
-def test_a_lost_reply_is_asked_for_again_and_the_job_is_there_once(
+def test_a_command_whose_reply_was_lost_is_sent_again_and_adds_the_job_once(
     open_queue: Open, own_binary: Any, queue_name: str
 ) -> None:
-    with RedisServer.start(own_binary) as own, Gate(own.port) as gate:
-        queue = open_queue(queue_name, gate.url)
+    with RedisServer.start(own_binary) as own, PausableProxy(own.port) as proxy:
+
+        def lose_reply_of(call: Any) -> None:
+            proxy.hold_replies()
+            cutter = threading.Thread(
+                target=lambda: (proxy.wait_for_reply(), proxy.disconnect_all())
+            )
+            cutter.start()
+            call()
+            cutter.join()
+
+        queue = open_queue(queue_name, proxy.url)
         queue.add(0)
-        for job in (
+        for call in (
             lambda: queue.add(1),
             lambda: queue.add(1, job_id="named"),
             lambda: queue.add(1, job_id="marked", dedup_ttl=timedelta(minutes=1)),
             lambda: queue.add_many([{"payload": n} for n in range(700)]),
             lambda: queue.add_batch(range(700), batch_id="b"),
         ):
-            gate.hold()
-            cutter = threading.Thread(target=lambda: (gate.wait_for_reply(), gate.cut()))
-            cutter.start()
-            job()
-            cutter.join()
+            lose_reply_of(call)
         assert stream_length(own, queue_name) == 1 + 3 + 700 + 700
-        later = {"delay": timedelta(hours=1)}
-        for number in range(2):
-            gate.hold()
-            cutter = threading.Thread(target=lambda: (gate.wait_for_reply(), gate.cut()))
-            cutter.start()
-            queue.add(1, **later, **({"id": "later"} if number else {}))
-            cutter.join()
+        hour = timedelta(hours=1)
+        lose_reply_of(lambda: queue.add(1, delay=hour))
+        lose_reply_of(lambda: queue.add(1, delay=hour, job_id="later"))
         assert queue.depth().delayed == 2
 
 
 async def test_a_cancelled_call_leaves_no_stray_reply(
     valkey_server: RedisServer, queue_name: str
 ) -> None:
-    with Gate(valkey_server.port) as gate:
-        async with AsyncQueue(queue_name, f"{gate.url}?client_name={queue_name}") as queue:
+    with PausableProxy(valkey_server.port) as proxy:
+        async with AsyncQueue(queue_name, f"{proxy.url}?client_name={queue_name}") as queue:
             await queue.add(0)
             for _ in range(20):
-                gate.hold()
-                asked = asyncio.create_task(queue.result("nobody", default="nothing"))
-                await asyncio.to_thread(gate.wait_for_reply)
-                asked.cancel()
+                proxy.hold_replies()
+                call = asyncio.create_task(queue.result("unknown", default="nothing"))
+                await asyncio.to_thread(proxy.wait_for_reply)
+                call.cancel()
                 with pytest.raises(asyncio.CancelledError):
-                    await asked
-                gate.let_go()
-                # The reply to the cancelled GET would be None; an int or a list is ours.
+                    await call
+                proxy.release_replies()
+                # The reply to the cancelled GET is None, the replies to `depth` are not.
                 assert (await queue.depth()).waiting == 1
             count = await asyncio.to_thread(connections, valkey_server, queue_name)
             assert count <= 2
 
 
-async def test_a_blocking_read_that_ran_out_of_time_leaves_no_stray_reply(
+async def test_a_blocking_read_that_timed_out_leaves_no_stray_reply(
     valkey_server: RedisServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_chasqui.redis_client.client._SLACK", 0.05)
-    with Gate(valkey_server.port) as gate:
-        async with AsyncQueue(queue_name, f"{gate.url}?retries=0") as queue:
+    monkeypatch.setattr("airflow_provider_chasqui.redis_client.client_async.BLOCKING_GRACE", 0.05)
+    with PausableProxy(valkey_server.port) as proxy:
+        async with AsyncQueue(queue_name, f"{proxy.url}?retries=0") as queue:
             await queue.add(0)
-            gate.hold()
-            with pytest.raises(ConnectionFailed, match="did not answer in time"):
-                await queue.client.execute(inspect.wait_for_events(queue.keys, "0-0", 1, 20))
-            gate.let_go()
+            proxy.hold_replies()
+            with pytest.raises(ConnectionFailed, match="did not reply in time"):
+                await queue.client.execute(events.wait_for_events(queue.keys, "0-0", 1, 20))
+            proxy.release_replies()
             assert (await queue.depth()).waiting == 1
 
 
-async def test_each_read_has_its_own_time_though_they_share_a_timer(
+async def test_each_read_has_its_own_timeout_although_they_share_a_timer(
     valkey_server: RedisServer, queue_name: str
 ) -> None:
-    """A long read leaves the timer far away, a short one near; neither is the next one's."""
+    """A long read leaves a late timer, a short one an early timer; the next read ignores both."""
 
     def block(ms: int) -> Command[Any]:
         args = ("XREAD", "BLOCK", ms, "STREAMS", "nowhere", "$")
         return redis_command(*args, parse=as_raw, block_ms=ms)
 
-    with Gate(valkey_server.port) as gate:
-        async with AsyncQueue(queue_name, f"{gate.url}?retries=0&timeout=0.3") as queue:
+    with PausableProxy(valkey_server.port) as proxy:
+        async with AsyncQueue(queue_name, f"{proxy.url}?retries=0&timeout=0.3") as queue:
             await queue.add(0)
             await queue.client.execute(block(1))
             await queue.add(0)
-            await asyncio.sleep(0.4)  # the timer of the last add has rung for nobody
+            await asyncio.sleep(0.4)  # the timer of the last add fires while no read is waiting
             assert await queue.client.execute(block(700)) is None
             assert (await queue.depth()).waiting == 2
-            gate.hold()
-            began = time.monotonic()
-            with pytest.raises(ConnectionFailed, match="did not answer in time"):
+            proxy.hold_replies()
+            started_at = time.monotonic()
+            with pytest.raises(ConnectionFailed, match="did not reply in time"):
                 await queue.add(0)
-            assert 0.25 < time.monotonic() - began < 3.0
-            gate.let_go()
+            assert 0.25 < time.monotonic() - started_at < 3.0
+            proxy.release_replies()
 
 
-@pytest.mark.parametrize("colour", ["blocking", "awaiting"])
-def test_a_login_that_is_interrupted_leaves_no_half_made_connection(
-    valkey_server: RedisServer, queue_name: str, colour: str
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_an_interrupted_login_leaves_no_unauthenticated_connection(
+    valkey_server: RedisServer, queue_name: str, kind: str
 ) -> None:
     binary = valkey_server.binary
-    with RedisServer.start(binary, "--requirepass", "pw") as own, Gate(own.port) as gate:
-        target = from_url(gate.url, password="pw", timeout=5, client_name=queue_name)
-        if colour == "awaiting":
-            asyncio.run(_interrupt_awaiting(gate, queue_name, target))
+    with RedisServer.start(binary, "--requirepass", "pw") as own, PausableProxy(own.port) as proxy:
+        target = from_url(proxy.url, password="pw", timeout=5, client_name=queue_name)
+        if kind == "asyncio":
+            asyncio.run(_interrupt_async(proxy, queue_name, target))
         else:
-            _interrupt_blocking(gate, queue_name, target)
+            _interrupt_blocking(proxy, queue_name, target)
 
 
-async def _interrupt_awaiting(gate: Gate, name: str, target: RedisTarget) -> None:
+async def _interrupt_async(proxy: PausableProxy, name: str, target: RedisTarget) -> None:
     async with AsyncQueue(name, target) as queue:
         for turn in range(5):
             await queue.client._disconnect_idle()
-            gate.hold()
-            asked = asyncio.create_task(queue.add(1))
-            await asyncio.to_thread(gate.wait_for_reply)
-            asked.cancel()
+            proxy.hold_replies()
+            call = asyncio.create_task(queue.add(1))
+            await asyncio.to_thread(proxy.wait_for_reply)
+            call.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asked
-            # The reply to the login is still on its way when the next call is made.
-            after = asyncio.create_task(queue.add(1))
-            await asyncio.to_thread(gate.wait_for_connections, 2 * turn + 2)
-            gate.let_go()
-            assert (await after).created
+                await call
+            # The reply to the login has not arrived when the next call is made.
+            next_call = asyncio.create_task(queue.add(1))
+            await asyncio.to_thread(proxy.wait_for_connections, 2 * turn + 2)
+            proxy.release_replies()
+            assert (await next_call).created
             assert (await queue.depth()).waiting == turn + 1
 
 
 class Interrupt(BaseException):
-    """As Airflow raises it in the main thread when a task takes too long."""
+    """An exception like the one that Airflow raises in the main thread when a task times out."""
 
 
-def _interrupt_blocking(gate: Gate, name: str, target: RedisTarget) -> None:
-    def ring(*_: object) -> None:
+def _interrupt_blocking(proxy: PausableProxy, name: str, target: RedisTarget) -> None:
+    def handle_signal(*_: object) -> None:
         raise Interrupt
 
-    def alarm() -> None:
-        gate.wait_for_reply()
+    def send_signal() -> None:
+        proxy.wait_for_reply()
         os.kill(os.getpid(), signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGUSR1, ring)
+    previous = signal.signal(signal.SIGUSR1, handle_signal)
     try:
         with Queue(name, target) as queue:
             for turn in range(5):
                 queue.client._disconnect_idle()
-                gate.hold()
-                bell = threading.Thread(target=alarm)
-                bell.start()
+                proxy.hold_replies()
+                sender = threading.Thread(target=send_signal)
+                sender.start()
                 with pytest.raises(Interrupt):
                     queue.add(1)
-                bell.join()
-                # The reply to the login is still on its way when the next call is made.
+                sender.join()
+                # The reply to the login has not arrived when the next call is made.
                 with ThreadPoolExecutor(1) as pool:
-                    after = pool.submit(queue.add, 1)
-                    gate.wait_for_connections(2 * turn + 2)
-                    gate.let_go()
-                    assert after.result().created
+                    next_call = pool.submit(queue.add, 1)
+                    proxy.wait_for_connections(2 * turn + 2)
+                    proxy.release_replies()
+                    assert next_call.result().created
                 assert queue.depth().waiting == turn + 1
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, previous)

@@ -1,4 +1,4 @@
-"""A live queue goes on when its server restarts, loads, forgets scripts or is demoted."""
+"""A queue continues after its server restarts, loads data, loses scripts or becomes a replica."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.redis_client.conftest import Open, admin, stream_length
 from tests.support.servers import RedisServer
 
 
-def test_a_restart_under_a_live_queue(open_queue: Open, own_binary: Path, queue_name: str) -> None:
+def test_a_queue_continues_after_a_restart(
+    open_queue: Open, own_binary: Path, queue_name: str
+) -> None:
     with RedisServer.start(own_binary, aof=True) as own:
         queue = open_queue(queue_name, own.url)
         queue.add_many([{"payload": n} for n in range(500)])
@@ -26,7 +28,7 @@ def test_a_restart_under_a_live_queue(open_queue: Open, own_binary: Path, queue_
         assert stream_length(own, queue_name) == 1000
 
 
-def test_adds_go_on_while_the_server_is_away(
+def test_adds_continue_while_the_server_crashes_and_restarts(
     open_queue: Open, own_binary: Path, queue_name: str
 ) -> None:
     with RedisServer.start(own_binary, "--appendfsync", "always", aof=True) as own:
@@ -47,49 +49,51 @@ def test_adds_go_on_while_the_server_is_away(
             added += 1
         cutter.join()
         queue.add_batch(range(1000), batch_id="b")
-        # What was answered is on disk, and what was not was sent again: each job once.
+        # A confirmed job is on disk, and an unconfirmed one was sent again: each job exists once.
         assert stream_length(own, queue_name) == added + 1000
 
 
 @contextmanager
 def loading(server: RedisServer, keys: int) -> Iterator[None]:
-    """The server is loading its data, slowly, while the block runs."""
+    """Let the server load its data, slowly, while the block runs."""
     with admin(server, socket_timeout=None) as client, admin(server) as other:
-        slowly = {"key-load-delay": 200, "loading-process-events-interval-bytes": 1024}
-        for name, value in slowly.items():
+        settings = {"key-load-delay": 200, "loading-process-events-interval-bytes": 1024}
+        for name, value in settings.items():
             client.config_set(name, value)
         client.execute_command("DEBUG", "POPULATE", keys, "junk", 100)
         reload = threading.Thread(target=lambda: client.execute_command("DEBUG", "RELOAD"))
         reload.start()
         deadline = time.monotonic() + 10
         while not other.info("persistence")["loading"]:
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, "the server did not begin to load within 10 s"
         yield
         reload.join()
 
 
-def test_a_server_that_loads_its_data_is_waited_for(
+def test_a_call_waits_for_a_server_that_loads_its_data(
     open_queue: Open, own_binary: Path, queue_name: str
 ) -> None:
     with RedisServer.start(own_binary, aof=True) as own:
         queue = open_queue(queue_name, own.url)
         queue.add(0)
         with loading(own, 2000):
-            assert queue.add(1).fresh
+            assert queue.add(1).created
         assert stream_length(own, queue_name) == 2
 
 
-def test_the_first_contact_with_a_loading_server_is_not_taken_for_an_old_one(
+def test_a_server_that_loads_its_data_is_not_reported_as_too_old(
     open_queue: Open, own_binary: Path, queue_name: str
 ) -> None:
     with RedisServer.start(own_binary, aof=True) as own:
         queue = open_queue(queue_name, f"{own.url}?retries=1")
         with loading(own, 3000), pytest.raises(ConnectionFailed, match="is still loading its data"):
             queue.add(1)
-        assert queue.add(1).fresh
+        assert queue.add(1).created
 
 
-def test_a_script_flush(open_queue: Open, own_binary: Path, queue_name: str) -> None:
+def test_scripts_are_loaded_again_after_a_script_flush(
+    open_queue: Open, own_binary: Path, queue_name: str
+) -> None:
     with RedisServer.start(own_binary) as own:
         queue = open_queue(queue_name, own.url)
         with admin(own) as client:
@@ -100,7 +104,7 @@ def test_a_script_flush(open_queue: Open, own_binary: Path, queue_name: str) -> 
         assert stream_length(own, queue_name) == 3 * 1200
 
 
-def test_a_master_that_becomes_a_replica_is_waited_for(
+def test_a_call_waits_while_the_master_is_a_replica(
     open_queue: Open, own_binary: Path, queue_name: str
 ) -> None:
     with RedisServer.start(own_binary) as other, RedisServer.start(own_binary) as own:
@@ -113,13 +117,15 @@ def test_a_master_that_becomes_a_replica_is_waited_for(
                 time.sleep(0.3)
                 client.execute_command("REPLICAOF", "NO", "ONE")
 
-            later = threading.Thread(target=promote)
-            later.start()
-            assert queue.add(1).fresh
-            later.join()
+            promotion = threading.Thread(target=promote)
+            promotion.start()
+            assert queue.add(1).created
+            promotion.join()
 
 
-def test_a_busy_script_is_waited_for(open_queue: Open, own_binary: Path, queue_name: str) -> None:
+def test_a_call_waits_for_a_busy_script(
+    open_queue: Open, own_binary: Path, queue_name: str
+) -> None:
     with RedisServer.start(own_binary, "--busy-reply-threshold", "50") as own:
         queue = open_queue(queue_name, own.url)
         queue.dialect()
@@ -128,22 +134,22 @@ def test_a_busy_script_is_waited_for(open_queue: Open, own_binary: Path, queue_n
             busy = threading.Thread(target=lambda: client.eval(spin, 0))
             busy.start()
             deadline = time.monotonic() + 10
-            while _answers(other):
-                assert time.monotonic() < deadline
-            assert queue.add(1).fresh
+            while _replies_to_ping(other):
+                assert time.monotonic() < deadline, "the script did not block the server"
+            assert queue.add(1).created
             busy.join()
 
 
-def _answers(client: redis.Redis) -> bool:
+def _replies_to_ping(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
     except redis.ResponseError:
         return False
 
 
-def test_forgotten_scripts_on_every_server(
+def test_unknown_scripts_are_loaded_on_every_server(
     open_queue: Open, server: Server, queue_name: str
 ) -> None:
     queue = open_queue(queue_name, server.url, dialect=server.dialect)
-    # Every queue begins with scripts that this server may not know; a batch needs two of them.
+    # The server may not know the scripts of a new queue; a batch needs two of them.
     assert queue.add_batch(range(300)).total == 300

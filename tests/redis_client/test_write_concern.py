@@ -1,10 +1,9 @@
-"""`confirm=`: an add returns when replicas have it, and says so plainly when they have not."""
+"""Write concern: an add returns when the replicas have the job, and otherwise raises an error."""
 
 from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ReadOnlyError
 
-from airflow_provider_chasqui import Confirm, QueueConfig
+from airflow_provider_chasqui import QueueConfig, WriteConcern
 from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.commands.enqueue import wait_for_replication
 from airflow_provider_chasqui.core.errors import (
@@ -24,8 +23,9 @@ from airflow_provider_chasqui.core.errors import (
 )
 from airflow_provider_chasqui.redis_client.retry import PipelineRequest
 from tests.redis_client.conftest import Open, admin, stream_length
-from tests.redis_client.gate import Gate
+from tests.redis_client.pausable_proxy import PausableProxy
 from tests.support.servers import RedisServer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -35,6 +35,8 @@ SHORT = timedelta(milliseconds=300)
 
 @dataclass
 class Pair:
+    """A master and its replica."""
+
     master: RedisServer
     replica: RedisServer
 
@@ -42,29 +44,30 @@ class Pair:
 @pytest.fixture
 def pair(own_binary: Path) -> Iterator[Pair]:
     with RedisServer.start(own_binary, "--repl-diskless-sync-delay", "0", aof=True) as master:
-        follow = ("--replicaof", "127.0.0.1", str(master.port))
-        with RedisServer.start(own_binary, *follow, aof=True) as replica:
+        replica_options = ("--replicaof", "127.0.0.1", str(master.port))
+        with RedisServer.start(own_binary, *replica_options, aof=True) as replica:
             with admin(replica) as client:
-                deadline = time.monotonic() + 30
-                while client.info("replication")["master_link_status"] != "up":
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
+                until(
+                    lambda: client.info("replication")["master_link_status"] == "up",
+                    30,
+                    "the replication",
+                )
             with admin(master) as client:
                 assert client.execute_command("WAIT", 1, 20_000) == 1
             yield Pair(master, replica)
 
 
-def config(replicas: int = 1, fsync: bool = False, wait: timedelta = SHORT) -> QueueConfig:
-    return QueueConfig(confirm=Confirm(replicas, fsync, wait))
+def config(replicas: int = 1, fsync: bool = False, timeout: timedelta = SHORT) -> QueueConfig:
+    return QueueConfig(write_concern=WriteConcern(replicas, fsync, timeout))
 
 
 @pytest.mark.parametrize("fsync", [False, True], ids=["memory", "disk"])
-def test_what_is_confirmed_is_on_the_replica(
+def test_a_confirmed_job_is_on_the_replica(
     open_queue: Open, pair: Pair, queue_name: str, fsync: bool
 ) -> None:
-    patient = config(fsync=fsync, wait=timedelta(seconds=30))
-    queue = open_queue(queue_name, pair.master.url, config=patient)
-    assert queue.add(1, job_id="one", dedup_ttl=HOUR).fresh
+    long_wait = config(fsync=fsync, timeout=timedelta(seconds=30))
+    queue = open_queue(queue_name, pair.master.url, config=long_wait)
+    assert queue.add(1, job_id="one", dedup_ttl=HOUR).created
     assert stream_length(pair.replica, queue_name) == 1
     queue.add_many([{"payload": n} for n in range(1000)])
     assert stream_length(pair.replica, queue_name) == 1001
@@ -76,7 +79,7 @@ def test_what_is_confirmed_is_on_the_replica(
 
 def test_the_example_in_guarantees_md_waits_for_the_replica(pair: Pair) -> None:
     page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text("utf-8")
-    (example,) = re.findall(r"```python\n([^`]*Confirm\([^`]*)```", page)
+    (example,) = re.findall(r"```python\n([^`]*WriteConcern\([^`]*)```", page)
     text = example.replace("redis://localhost", pair.master.url)
     space: dict[str, Any] = {}
     exec(compile(text, "guarantees.md", "exec"), space)
@@ -85,18 +88,18 @@ def test_the_example_in_guarantees_md_waits_for_the_replica(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("fsync", [False, True], ids=["memory", "disk"])
-def test_what_is_not_confirmed_is_added_and_said_so(
+def test_an_unconfirmed_job_is_added_and_reported(
     open_queue: Open, pair: Pair, queue_name: str, fsync: bool
 ) -> None:
     queue = open_queue(queue_name, pair.master.url, config=config(fsync=fsync))
     queue.dialect()
     pair.replica.pause()
-    with pytest.raises(ReplicationTimeout, match="0 of 1 replicas") as caught:
+    with pytest.raises(ReplicationTimeout, match="0 of 1 replicas") as info:
         queue.add(1, job_id="one", dedup_ttl=HOUR)
-    assert str(caught.value).startswith("[CMQ-309] the jobs are added")
-    assert (caught.value.job_id, caught.value.queue_name) == ("one", queue_name)
+    assert str(info.value).startswith("[CMQ-309] the jobs are added")
+    assert (info.value.job_id, info.value.queue_name) == ("one", queue_name)
     assert stream_length(pair.master, queue_name) == 1
-    # Asked again, it is not added again, and still not confirmed.
+    # The second call adds nothing, and the job is still not confirmed.
     with pytest.raises(ReplicationTimeout):
         queue.add(1, job_id="one", dedup_ttl=HOUR)
     with pytest.raises(ReplicationTimeout):
@@ -106,23 +109,23 @@ def test_what_is_not_confirmed_is_added_and_said_so(
     assert stream_length(pair.master, queue_name) == 2501
     assert queue.batch_progress("b").total == 500
     pair.replica.resume()
-    patient = config(fsync=fsync, wait=timedelta(seconds=30))
-    again = open_queue(queue_name, pair.master.url, config=patient)
-    assert not again.add(1, job_id="one", dedup_ttl=HOUR).fresh
-    again.add_batch(range(500), batch_id="b")
+    long_wait = config(fsync=fsync, timeout=timedelta(seconds=30))
+    second = open_queue(queue_name, pair.master.url, config=long_wait)
+    assert not second.add(1, job_id="one", dedup_ttl=HOUR).created
+    second.add_batch(range(500), batch_id="b")
     assert stream_length(pair.replica, queue_name) == 2501
 
 
-def test_an_add_whose_reply_was_lost_is_not_confirmed_by_a_connection_that_wrote_nothing(
+def test_a_resend_that_writes_nothing_does_not_confirm_the_job(
     open_queue: Open, pair: Pair, queue_name: str
 ) -> None:
-    """The second send finds the job there and writes nothing: WAIT alone would be content."""
-    with Gate(pair.master.port) as gate:
-        queue = open_queue(queue_name, gate.url, config=config())
+    """The resend finds the job and writes nothing, so WAIT alone would succeed."""
+    with PausableProxy(pair.master.port) as proxy:
+        queue = open_queue(queue_name, proxy.url, config=config())
         queue.add(0)
         pair.replica.pause()
-        gate.hold()
-        cutter = threading.Thread(target=lambda: (gate.wait_for_reply(), gate.cut()))
+        proxy.hold_replies()
+        cutter = threading.Thread(target=lambda: (proxy.wait_for_reply(), proxy.disconnect_all()))
         cutter.start()
         with pytest.raises(ReplicationTimeout):
             queue.add(1)
@@ -131,13 +134,15 @@ def test_an_add_whose_reply_was_lost_is_not_confirmed_by_a_connection_that_wrote
     pair.replica.resume()
 
 
-def test_more_replicas_than_there_are(open_queue: Open, pair: Pair, queue_name: str) -> None:
+def test_more_replicas_than_exist_is_a_replication_timeout(
+    open_queue: Open, pair: Pair, queue_name: str
+) -> None:
     queue = open_queue(queue_name, pair.master.url, config=config(replicas=2))
     with pytest.raises(ReplicationTimeout, match="of 2 replicas"):
         queue.add(1)
 
 
-def test_a_disk_that_keeps_nothing_is_said(
+def test_fsync_without_an_append_only_file_is_an_error(
     open_queue: Open, own_binary: Path, queue_name: str
 ) -> None:
     with RedisServer.start(own_binary) as server:
@@ -146,28 +151,33 @@ def test_a_disk_that_keeps_nothing_is_said(
             queue.add(1)
 
 
-def test_what_cannot_be_asked_for() -> None:
-    for wrong in ({"replicas": 0}, {"replicas": True}, {"wait": timedelta(0)}, {"wait": HOUR}):
+def test_invalid_write_concerns_are_rejected() -> None:
+    for fields in (
+        {"replicas": 0},
+        {"replicas": True},
+        {"timeout": timedelta(0)},
+        {"timeout": HOUR},
+    ):
         with pytest.raises(InvalidArgument):
-            Confirm(**wrong)  # type: ignore[arg-type]
-    assert Confirm(0, fsync=True).replicas == 0
+            WriteConcern(**fields)  # type: ignore[arg-type]
+    assert WriteConcern(0, fsync=True).replicas == 0
 
 
-def test_what_was_sent_before_a_master_changed_is_sent_again_with_the_question() -> None:
-    """A WAIT that is asked alone, of a new master, would say yes to what only the old one had."""
-    ask = wait_for_replication(Confirm())
-    ops = [
+def test_all_commands_are_sent_again_with_the_confirmation_after_a_failover() -> None:
+    """WAIT alone at the new master would confirm commands that only the old one had."""
+    wait = wait_for_replication(WriteConcern())
+    commands = [
         redis_command("SET", "a", 1, parse=as_raw),
         redis_command("SET", "b", 1, parse=as_raw),
-        ask,
+        wait,
     ]
-    exchange = PipelineRequest(ops, "native", "here", retries=3)
-    pieces, owners = exchange.encode_pending()
-    data = b"".join(pieces)
-    exchange.handle_replies([b"OK", ReadOnlyError("READONLY You can't write"), 1], owners)
-    assert not exchange.finished
-    again, owners = exchange.encode_pending()
-    assert b"".join(again) == data
-    exchange.handle_replies([b"OK", b"OK", 1], owners)
-    assert exchange.finished
-    assert exchange.parsed_replies == [b"OK", b"OK", (0, 1)]
+    request = PipelineRequest(commands, "native", "here", retries=3)
+    chunks, indexes = request.encode_pending()
+    data = b"".join(chunks)
+    request.handle_replies([b"OK", ReadOnlyError("READONLY You can't write"), 1], indexes)
+    assert not request.finished
+    resent, indexes = request.encode_pending()
+    assert b"".join(resent) == data
+    request.handle_replies([b"OK", b"OK", 1], indexes)
+    assert request.finished
+    assert request.parsed_replies == [b"OK", b"OK", (0, 1)]

@@ -29,26 +29,26 @@ CHASQUIMQ = "chasquimq==1.3.0"
 
 
 class Peer:
-    """A child process that answers one JSON line to each JSON line."""
+    """A child process that replies with one JSON line to each JSON line."""
 
     def __init__(self, *command: str, env: dict[str, str] | None = None):
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
 
-    def say(self, verb: str, **options: Any) -> None:
+    def send(self, verb: str, **options: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([verb, options]) + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def ask(self, verb: str, **options: Any) -> Any:
-        """Return the result of a verb; an error comes back as its name."""
-        self.say(verb, **options)
-        answer = self.hear()
+        """Return the result of an operation, or the name of the error."""
+        self.send(verb, **options)
+        answer = self.receive()
         return answer["error"]["name"] if "error" in answer else answer.get("result")
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Peer:
 
 
 def _install(folder: Path, sign: str, command: list[str]) -> None:
-    """Run an installer once, whichever test process comes first."""
+    """Run an installer once, in the first test process."""
     PEERS.mkdir(parents=True, exist_ok=True)
     with (PEERS / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -100,7 +100,7 @@ def chasquimq_python() -> Path:
 
 
 def _environment(name: str, package: str) -> Path:
-    """A Python with a peer, in an environment of its own: peers want other versions than we do."""
+    """Return a Python with a peer in a separate environment, because peers need other versions."""
     folder = PEERS / name
     uv, here = f"{shlex.quote(sys.executable)} -m uv", shlex.quote(str(folder))
     make = (
@@ -135,7 +135,7 @@ def npm_rsmq(npm_rsmq_folder: Path, namespace: str) -> Iterator[Callable[..., Pe
 
 @pytest.fixture
 def rsmq(server: Server, namespace: str) -> Iterator[RsmqClient]:
-    """Our client, with the queue `q`."""
+    """The client under test, with the queue `q`."""
     with RsmqClient(server.url, namespace=namespace) as client:
         client.create_queue("q")
         yield client
@@ -165,7 +165,7 @@ def stock_worker(chasquimq_python: Path) -> Iterator[Callable[..., Peer]]:
     def start(url: str, queue: str, idle_ms: int = 30_000) -> Peer:
         args = (str(HERE / "stock_worker.py"), url, queue, str(idle_ms))
         peers.append(Peer(str(chasquimq_python), *args))
-        assert peers[-1].hear() == "up"
+        assert peers[-1].receive() == "up"
         return peers[-1]
 
     yield start

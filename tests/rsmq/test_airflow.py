@@ -48,21 +48,22 @@ def house(dags: Callable[[Path], Dags], connected: Server) -> Dags:
     return dags(Path(__file__).parent / "dags")
 
 
-def test_the_hook_speaks_every_verb(connected: Server, namespace: str) -> None:
+def test_the_hook_supports_every_operation(connected: Server, namespace: str) -> None:
     with RsmqHook(namespace=namespace) as hook:
-        assert hook.create_queue("q", vt=10) == 1
-        assert hook.list_queues() == ["q"]
-        first = hook.send_message("q", "a")
-        assert [message.id for message in hook.peek_messages("q")] == [first]
-        assert hook.receive_message("q").id == first
-        assert hook.change_message_visibility("q", first, vt=0) == 1
-        assert hook.pop_message("q").rc == 2
-        assert hook.delete_message("q", first) == 0
-        assert hook.set_queue_attributes("q", delay=3).delay == 3
-        assert hook.get_queue_attributes("q").vt == 10
-        assert hook.delete_queue("q") == 1
+        client = hook.get_conn()
+        assert client.create_queue("q", vt=10) == 1
+        assert client.list_queues() == ["q"]
+        first = client.send_message("q", "a")
+        assert [message.id for message in client.peek_messages("q")] == [first]
+        assert client.receive_message("q").id == first
+        assert client.change_message_visibility("q", first, vt=0) == 1
+        assert client.pop_message("q").rc == 2
+        assert client.delete_message("q", first) == 0
+        assert client.set_queue_attributes("q", delay=3).delay == 3
+        assert client.get_queue_attributes("q").vt == 10
+        assert client.delete_queue("q") == 1
         with pytest.raises(RsmqQueueNotFound):
-            hook.pop_message("q")
+            client.pop_message("q")
         assert hook.test_connection()[0] is True
 
 
@@ -84,12 +85,12 @@ def test_messages_move_to_chasqui_and_back(
 
 @ONE_OF_EACH
 @pytest.mark.parametrize("how", ["deferred", "here"])
-def test_the_sensor_hands_messages_to_the_next_task(
+def test_the_sensor_passes_messages_to_the_next_task(
     house: Dags, rsmq: RsmqClient, namespace: str, how: str
 ) -> None:
     def send() -> None:
         deadline = time.monotonic() + 60
-        # Deferred, there is somebody on the channel; before that a message would be found at once.
+        # The deferred task has subscribed to the channel; it would find an earlier message at once.
         while how == "deferred" and not listeners(rsmq, namespace):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -116,9 +117,7 @@ def listeners(rsmq: RsmqClient, namespace: str) -> int:
 
 
 @ONE_OF_EACH
-def test_a_sensor_of_a_queue_that_is_not_there_fails(
-    house: Dags, connected: Server, namespace: str
-) -> None:
+def test_a_sensor_of_a_missing_queue_fails(house: Dags, connected: Server, namespace: str) -> None:
     assert house.run("rsmq_wait_deferred", namespace=namespace).state == "failed"
 
 
@@ -131,7 +130,7 @@ async def fired(trigger: RsmqMessageTrigger) -> dict[str, Any]:
 async def test_the_trigger_wakes_for_realtime_and_for_delays(
     rsmq: RsmqClient, namespace: str
 ) -> None:
-    """The poll is a minute away, so only the channel or the due time can have woken it."""
+    """The poll interval is a minute, so only the channel or the due time can wake the trigger."""
     trigger = RsmqMessageTrigger(rsmq_queue_name="q", namespace=namespace, poll_interval=60)
     waiting = asyncio.create_task(fired(trigger))
     while not await asyncio.to_thread(listeners, rsmq, namespace):
@@ -143,7 +142,7 @@ async def test_the_trigger_wakes_for_realtime_and_for_delays(
     assert (await asyncio.wait_for(fired(trigger), 10))["visible"] == 1
 
 
-async def test_the_trigger_polls_where_nobody_publishes(
+async def test_the_trigger_polls_without_realtime_messages(
     rsmq: RsmqClient, namespace: str, connected: Server
 ) -> None:
     trigger = RsmqMessageTrigger(rsmq_queue_name="q", namespace=namespace, poll_interval=0.2)
@@ -155,7 +154,7 @@ async def test_the_trigger_polls_where_nobody_publishes(
     assert (await asyncio.wait_for(waiting, 10))["visible"] == 1
 
 
-async def test_the_trigger_tells_of_a_missing_queue(connected: Server, namespace: str) -> None:
+async def test_the_trigger_reports_a_missing_queue(connected: Server, namespace: str) -> None:
     trigger = RsmqMessageTrigger(rsmq_queue_name="nope", namespace=namespace)
     assert (await asyncio.wait_for(fired(trigger), 10))["reason"] == "queueNotFound"
     kind, values = trigger.serialize()

@@ -1,4 +1,4 @@
-"""From RSMQ to Chasqui: exactly once on one server, at least once and recognised between two."""
+"""Moving RSMQ messages to Chasqui: exactly once on one server, deduplicated between two."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def jobs(queue: Queue) -> list[Any]:
-    """Every job on the stream, as a worker would decode it."""
+    """Return every job on the stream, decoded."""
     queue.client.execute(consumer_group.create(queue.keys, "test"))
     raw = queue.client.execute(consumer_group.read(queue.keys, "test", "c", 10_000, 0, 0))
-    found = [consumer_group.parse_entry(each, 2**30) for each in raw]
-    assert all(isinstance(each, consumer_group.StreamEntry) for each in found)
-    return [entry.job for entry in found]
+    entries = [consumer_group.parse_entry(entry, 2**30) for entry in raw]
+    assert all(isinstance(entry, consumer_group.StreamEntry) for entry in entries)
+    return [entry.job for entry in entries]
 
 
 def test_messages_become_jobs_in_order(rsmq: RsmqClient, queue: Queue) -> None:
@@ -49,7 +49,7 @@ def test_messages_become_jobs_in_order(rsmq: RsmqClient, queue: Queue) -> None:
     assert migrate_from_rsmq("q", queue, rsmq) == bridge.TransferReport()
 
 
-def test_the_caller_chooses_name_payload_and_number(rsmq: RsmqClient, queue: Queue) -> None:
+def test_the_caller_chooses_job_name_payload_and_limit(rsmq: RsmqClient, queue: Queue) -> None:
     for i in range(5):
         rsmq.send_message("q", json.dumps({"n": i}))
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_the_caller_chooses_name_payload_and_number(rsmq: RsmqClient, queue: Que
     ) == 2  # fmt: skip
 
 
-def test_odd_messages_do_not_stop_the_line(
+def test_unusual_messages_do_not_stop_the_transfer(
     rsmq: RsmqClient, queue: Queue, server: Any, namespace: str
 ) -> None:
     with redis.Redis.from_url(server.url) as raw:
@@ -97,40 +97,40 @@ def test_a_full_queue_refuses_and_nothing_is_lost(
         assert migrate_from_rsmq("q", small, rsmq, max_messages=3).moved == 3
 
 
-def test_an_unknown_queue_is_said(rsmq: RsmqClient, queue: Queue) -> None:
+def test_an_unknown_queue_raises(rsmq: RsmqClient, queue: Queue) -> None:
     with pytest.raises(RsmqQueueNotFound):
         migrate_from_rsmq("nope", queue, rsmq)
 
 
-def test_what_counts_as_one_server() -> None:
+def test_same_server_compares_address_and_database() -> None:
     one = from_url("redis://h:1/0")
     assert same_server(one, from_url("redis://u:p@h:1/0"))
     assert not same_server(one, from_url("redis://h:1/1"))
     assert not same_server(one, from_url("redis+cluster://h:1"))
 
 
-_DRAIN = """
+_MIGRATE = """
 import sys
 from airflow_provider_chasqui.queue import Queue
-from airflow_provider_chasqui.rsmq.bridge import drain
+from airflow_provider_chasqui.rsmq.bridge import migrate_from_rsmq
 from airflow_provider_chasqui.rsmq.client import RsmqClient
 url, dialect, namespace, name = sys.argv[1:]
 with RsmqClient(url, namespace=namespace) as rsmq, Queue(name, url, dialect=dialect) as queue:
     print("ready", flush=True)
     sys.stdin.readline()
-    print(drain("q", queue, rsmq).moved)
+    print(migrate_from_rsmq("q", queue, rsmq).moved)
 """
 
 
 @pytest.mark.interop
 @pytest.mark.timeout(180)
 @ONE_OF_EACH
-def test_bridges_and_a_node_consumer_race_and_nothing_is_lost_or_doubled(
+def test_racing_bridges_and_a_node_consumer_lose_and_duplicate_nothing(
     server: Any, namespace: str, queue: Queue, rsmq: RsmqClient, npm_rsmq: Any
 ) -> None:
-    """Four bridge processes and the real npm rsmq take from one queue at the same time."""
+    """Four bridge processes and the real npm rsmq consume one queue at the same time."""
     npm = npm_rsmq(server.url)
-    command = [sys.executable, "-c", _DRAIN, server.url, server.dialect, namespace, queue.name]
+    command = [sys.executable, "-c", _MIGRATE, server.url, server.dialect, namespace, queue.name]
     bridges = [
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -140,31 +140,31 @@ def test_bridges_and_a_node_consumer_race_and_nothing_is_lost_or_doubled(
     for process in bridges:
         assert process.stdout.readline() == "ready\n"
     sent = [rsmq.send_message("q", str(i)) for i in range(1000)]
-    npm.say("loop", qname="q")
-    first = npm.hear()
+    npm.send("loop", qname="q")
+    first = npm.receive()
     assert "popped" in first
     moved = [int(process.communicate("go\n", timeout=60)[0]) for process in bridges]
-    npm.say("stop")
-    theirs = [first["popped"]["id"]]
-    while "popped" in (line := npm.hear()):
-        theirs.append(line["popped"]["id"])
-    ours = [job.id for job in jobs(queue)]
-    assert len(ours) == sum(moved) > 0
-    assert sorted(ours + theirs) == sorted(sent)
+    npm.send("stop")
+    popped_ids = [first["popped"]["id"]]
+    while "popped" in (line := npm.receive()):
+        popped_ids.append(line["popped"]["id"])
+    moved_ids = [job.id for job in jobs(queue)]
+    assert len(moved_ids) == sum(moved) > 0
+    assert sorted(moved_ids + popped_ids) == sorted(sent)
     assert rsmq.get_queue_attributes("q").totalrecv == 1000
 
 
-def other_place(url: str) -> str:
-    """The same server under another name, which the bridge takes for another server."""
+def other_address(url: str) -> str:
+    """Return another name of the same server, which the bridge treats as another server."""
     return url.replace("127.0.0.1", "localhost")
 
 
-def test_between_two_servers_a_crash_at_any_step_loses_and_doubles_nothing(
+def test_between_two_servers_a_crash_at_any_step_loses_and_duplicates_nothing(
     server: Any, namespace: str, queue_name: str, rsmq: RsmqClient, monkeypatch: Any
 ) -> None:
     sent = [rsmq.send_message("q", str(i)) for i in range(10)]
     hide = timedelta(milliseconds=1)
-    with Queue(queue_name, other_place(server.url), dialect=server.dialect) as queue:
+    with Queue(queue_name, other_address(server.url), dialect=server.dialect) as queue:
 
         class Crash(Exception):
             pass
@@ -173,7 +173,7 @@ def test_between_two_servers_a_crash_at_any_step_loses_and_doubles_nothing(
             raise Crash
 
         with monkeypatch.context() as patch:
-            patch.setattr(bridge.adding, "add_jobs", crash)  # received, not added
+            patch.setattr(bridge.enqueue, "add_jobs", crash)  # received, not added
             with pytest.raises(Crash):
                 migrate_from_rsmq("q", queue, rsmq, vt=hide)
         assert queue.depth().waiting == 0

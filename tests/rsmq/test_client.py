@@ -1,4 +1,4 @@
-"""The RSMQ client on every server: what the recording does not tell."""
+"""The RSMQ client on every server: cases that the recording does not contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from airflow_provider_chasqui.core.errors import (
     RsmqQueueNotFound,
 )
 from airflow_provider_chasqui.redis_client.target import from_url
-from airflow_provider_chasqui.rsmq.client import AsyncRsmqClient, RsmqClient
+from airflow_provider_chasqui.rsmq.client import RsmqClient
+from airflow_provider_chasqui.rsmq.client_async import AsyncRsmqClient
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_message_lives_from_send_to_delete(rsmq: RsmqClient) -> None:
     assert rsmq.list_queues() == []
 
 
-async def test_the_awaiting_client_does_the_same(server: Any, namespace: str) -> None:
+async def test_the_asyncio_client_behaves_the_same(server: Any, namespace: str) -> None:
     async with AsyncRsmqClient(server.url, namespace=namespace) as client:
         await client.create_queue("q")
         sent = await client.send_message("q", "späte Grüße ☂")
@@ -71,8 +72,8 @@ async def test_the_awaiting_client_does_the_same(server: Any, namespace: str) ->
             await client.pop_message("nope")
 
 
-def test_a_call_whose_answer_was_lost_may_be_sent_again(rsmq: RsmqClient) -> None:
-    """The driver sends an operation again after a broken connection: it must not count twice."""
+def test_a_call_whose_reply_was_lost_can_be_repeated(rsmq: RsmqClient) -> None:
+    """The client repeats a command after a lost connection; it must not count twice."""
 
     def twice(flow: Any) -> tuple[Any, Any]:
         op = next(flow)
@@ -85,14 +86,14 @@ def test_a_call_whose_answer_was_lost_may_be_sent_again(rsmq: RsmqClient) -> Non
     assert twice(rsmq.flows.delete_queue("q")) == (1, 1)
 
 
-def test_ids_keep_the_order_of_sending(rsmq: RsmqClient) -> None:
+def test_ids_have_the_order_of_the_sends(rsmq: RsmqClient) -> None:
     rsmq.create_queue("q")
     ids = [rsmq.send_message("q", str(i)) for i in range(50)]
     assert [m.id for m in rsmq.peek_messages("q", limit=100)] == ids
     assert sorted(ids) == ids
 
 
-def test_a_missing_queue_is_said_before_a_bad_parameter(rsmq: RsmqClient) -> None:
+def test_a_missing_queue_is_reported_before_an_invalid_parameter(rsmq: RsmqClient) -> None:
     for call in (
         lambda: rsmq.send_message("nope", 5),
         lambda: rsmq.send_message("nope", "x", delay=-1),
@@ -116,7 +117,7 @@ def test_names_that_npm_refuses_are_refused(rsmq: RsmqClient, name: str) -> None
     [("7abc", 7), (1.9, 1), ("  12", 12), ("x", None), (None, None), (True, None),
      (float("nan"), None), ("-3", -3), ("\u0661", None)],
 )  # fmt: skip
-def test_numbers_are_read_as_parseint_reads_them(value: Any, read: int | None) -> None:
+def test_numbers_are_parsed_like_parseint(value: Any, read: int | None) -> None:
     assert values.parse_js_int(value) == read
 
 
@@ -129,7 +130,7 @@ def test_maxsize_counts_utf16_units(rsmq: RsmqClient) -> None:
     rsmq.send_message("q", "😀" * 100_000)
 
 
-def test_what_other_clients_leave_behind_is_read_tolerantly(
+def test_incomplete_data_of_other_clients_is_accepted(
     rsmq: RsmqClient, raw: redis.Redis, namespace: str
 ) -> None:
     """A partial hash, a float vt, an id without a body, a body that is not text."""
@@ -156,7 +157,7 @@ def test_what_other_clients_leave_behind_is_read_tolerantly(
 
 
 @pytest.mark.parametrize("stored", ["30000000", "-1", "soon"])
-def test_a_stored_vt_that_cannot_be_is_refused(
+def test_an_invalid_stored_vt_is_refused(
     rsmq: RsmqClient, raw: redis.Redis, namespace: str, stored: str
 ) -> None:
     rsmq.create_queue("q")
@@ -168,7 +169,7 @@ def test_a_stored_vt_that_cannot_be_is_refused(
     assert rsmq.receive_message("q") is not None
 
 
-def test_queues_of_the_rust_client_hold_milliseconds(
+def test_queues_of_the_rust_client_store_milliseconds(
     server: Any, namespace: str, raw: redis.Redis
 ) -> None:
     fields = {"vt": "30000", "delay": "0", "maxsize": "65536", "totalsent": "0", "totalrecv": "0"}
@@ -183,8 +184,10 @@ def test_queues_of_the_rust_client_hold_milliseconds(
         assert raw.hget(f"{namespace}:rust:Q", "vt") == "5000"
 
 
-def test_an_orphan_hash_is_no_queue(rsmq: RsmqClient, raw: redis.Redis, namespace: str) -> None:
-    """npm rsmq leaves one when a send races a deleteQueue."""
+def test_a_hash_without_attributes_is_not_a_queue(
+    rsmq: RsmqClient, raw: redis.Redis, namespace: str
+) -> None:
+    """npm rsmq leaves such a hash if a send races a deleteQueue."""
     raw.hset(f"{namespace}:q:Q", mapping={"totalsent": "1", "a" * 32: "x"})
     with pytest.raises(RsmqQueueNotFound):
         rsmq.receive_message("q")
@@ -200,7 +203,7 @@ def test_a_cluster_needs_a_hash_tag() -> None:
     RsmqClient(cluster, namespace="{rsmq}").close()
 
 
-def test_errors_travel_between_processes() -> None:
+def test_errors_can_be_pickled() -> None:
     error = RsmqQueueNotFound("Queue not found", queue_name="q")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.name, str(again)) == (RsmqQueueNotFound, error.name, str(error))

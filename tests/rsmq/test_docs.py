@@ -1,4 +1,4 @@
-"""The examples and the rights in docs/rsmq.md and docs/leases.md hold."""
+"""The examples and ACL rules in docs/rsmq.md and docs/leases.md work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_examples_of_the_rsmq_page_run(connected: Server, capsys: Any) -> No
     for example in examples("rsmq.md"):
         run(example, connected.url, names, unique)
     printed = capsys.readouterr().out
-    assert "Moved(moved=1" in printed, "the message that the hook sent went there and back"
+    assert "TransferReport(moved=1" in printed, "the message of the hook was not moved both ways"
     with RsmqClient(connected.url) as rsmq:
         assert rsmq.get_queue_attributes(f"emails-{unique}").msgs == 1
         rsmq.delete_queue(f"emails-{unique}")
@@ -58,9 +58,13 @@ def test_the_examples_of_the_leases_page_run(connected: Server) -> None:
     done: list[Any] = []
     unique = uuid.uuid4().hex[:8]
     names: dict[str, Any] = {
-        "send": done.append, "handle": done.append, "TemporaryError": KeyError, "task": task,
-        "ChasquiHook": ChasquiHook, "timedelta": timedelta,
-    }  # fmt: skip
+        "send": done.append,
+        "handle": done.append,
+        "TemporaryError": KeyError,
+        "task": task,
+        "ChasquiHook": ChasquiHook,
+        "timedelta": timedelta,
+    }
     with Queue(f"emails-{unique}", connected.url) as queue:
         queue.add("to ada")
     for example in examples("leases.md"):
@@ -76,10 +80,10 @@ def test_the_examples_of_the_leases_page_run(connected: Server) -> None:
         assert leases.stats().length == 0
         leases.delete()
     with PartitionedQueue(f"orders-{unique}", connected.url, partitions=16) as orders:
-        assert sum(each.length for each in orders.stats()) == 0
+        assert sum(stats.length for stats in orders.stats()) == 0
 
 
-def test_the_rights_on_the_page_are_enough(server: Server, namespace: str) -> None:
+def test_the_documented_acl_rules_are_sufficient(server: Server, namespace: str) -> None:
     page = (DOCS / "rsmq.md").read_text("utf-8")
     rules = re.search(r"alone needs `([^`]+)`", page)[1].replace("rsmq:", f"{namespace}:").split()
     user = f"rsmq-{uuid.uuid4().hex[:8]}"

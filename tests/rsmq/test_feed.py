@@ -1,4 +1,4 @@
-"""From Chasqui to RSMQ: exactly once on one server, at least once and recognised between two."""
+"""Moving jobs to RSMQ: exactly once on one server, deduplicated between two."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_jobs_become_messages_in_order(rsmq: RsmqClient, queue: Queue, leases: L
     assert rsmq.get_queue_attributes("q").totalsent == 152
 
 
-def test_there_and_back_keeps_id_text_and_order(
+def test_a_round_trip_preserves_id_text_and_order(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
 ) -> None:
     sent = [rsmq.send_message("q", f"m{i}") for i in range(20)]
@@ -47,7 +47,7 @@ def test_there_and_back_keeps_id_text_and_order(
     assert [message.id for message in rsmq.peek_messages("q", limit=50)] == sent
 
 
-def test_what_cannot_be_a_message_becomes_a_letter(
+def test_a_job_that_cannot_be_a_message_becomes_a_dead_letter(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
 ) -> None:
     rsmq.set_queue_attributes("q", maxsize=1024)
@@ -60,7 +60,7 @@ def test_what_cannot_be_a_message_becomes_a_letter(
     assert "too long" in errors["long"]
 
 
-def test_a_batch_is_done_when_it_is_handed_over(
+def test_a_batch_is_done_after_its_jobs_were_moved(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
 ) -> None:
     queue.add_batch(range(5), batch_id="b")
@@ -71,7 +71,7 @@ def test_a_batch_is_done_when_it_is_handed_over(
     assert [m.message for m in rsmq.peek_messages("q")] == [f"#{n}" for n in range(5)]
 
 
-def test_nothing_is_leased_for_a_queue_that_is_not_there(
+def test_nothing_is_leased_for_a_missing_queue(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue, server: Any
 ) -> None:
     queue.add(1)
@@ -86,7 +86,7 @@ def test_nothing_is_leased_for_a_queue_that_is_not_there(
         migrate_to_rsmq(exclusive, "q", rsmq)
 
 
-def test_between_two_servers_a_crash_before_the_ack_doubles_nothing(
+def test_between_two_servers_a_crash_before_the_ack_duplicates_nothing(
     rsmq: RsmqClient, queue: Queue, server: Any, monkeypatch: Any
 ) -> None:
     queue.add_many([{"payload": str(i)} for i in range(5)])
@@ -112,10 +112,10 @@ def test_between_two_servers_a_crash_before_the_ack_doubles_nothing(
 
 @pytest.mark.interop
 @pytest.mark.timeout(120)
-def test_a_stock_worker_two_bridges_and_node_share_every_job_once(
+def test_a_chasquimq_worker_two_bridges_and_node_process_every_job_once(
     native_server: Any, namespace: str, queue_name: str, npm_rsmq: Any, stock_worker: Any
 ) -> None:
-    """The worker and the bridges race for 600 jobs; what the bridges move, node reads."""
+    """The worker and the bridges race for 600 jobs; node reads the jobs that the bridges move."""
     url = native_server.url
     with RsmqClient(url, namespace=namespace) as rsmq, Queue(queue_name, url) as queue:
         rsmq.create_queue("q")
@@ -127,17 +127,17 @@ def test_a_stock_worker_two_bridges_and_node_share_every_job_once(
                 migrate_to_rsmq(leases, "q", to, consumer=f"bridge-{number}")
 
         bridges = [threading.Thread(target=carry, args=(n,)) for n in range(2)]
-        for each in bridges:
-            each.start()
-        for each in bridges:
-            each.join(60)
+        for process in bridges:
+            process.start()
+        for process in bridges:
+            process.join(60)
         pending = redis_command("XPENDING", queue.keys.stream, "default", parse=as_raw)
         while queue.client.execute(pending)[0] or queue.depth().waiting:
             pass  # the worker finishes what it has read
         worker.process.stdin.write("stop\n")
         worker.process.stdin.flush()
         ran = []
-        while (line := worker.hear()) != "down":
+        while (line := worker.receive()) != "down":
             ran.append(line["ran"])
         npm = npm_rsmq(url)
         moved = []
@@ -147,7 +147,7 @@ def test_a_stock_worker_two_bridges_and_node_share_every_job_once(
         assert moved, "the bridges moved nothing: nothing was raced"
 
 
-def test_a_bridge_whose_lease_was_taken_over_moves_nothing(
+def test_a_bridge_with_a_lost_lease_moves_nothing(
     rsmq: RsmqClient, queue: Queue, leases: LeaseQueue
 ) -> None:
     queue.add("x")
@@ -166,36 +166,36 @@ def test_a_bridge_whose_lease_was_taken_over_moves_nothing(
 
 @pytest.mark.interop
 @pytest.mark.timeout(120)
-def test_bridges_node_and_a_stock_worker_at_once(
+def test_bridges_node_and_a_chasquimq_worker_run_together(
     native_server: Any, namespace: str, queue_name: str, npm_rsmq: Any, stock_worker: Any
 ) -> None:
-    """Node pops from RSMQ, two bridges drain it, a stock worker runs what they bring."""
+    """Node pops from RSMQ, two bridges move messages, a ChasquiMQ worker runs the moved jobs."""
     url = native_server.url
     npm, worker = npm_rsmq(url), stock_worker(url, queue_name)
     with RsmqClient(url, namespace=namespace) as rsmq, Queue(queue_name, url) as queue:
         rsmq.create_queue("q")
         sent = [rsmq.send_message("q", str(i)) for i in range(600)]
-        npm.say("loop", qname="q")
+        npm.send("loop", qname="q")
 
         def carry() -> None:
             with Queue(queue_name, url) as to, RsmqClient(url, namespace=namespace) as source:
                 migrate_from_rsmq("q", to, source)
 
         bridges = [threading.Thread(target=carry) for _ in range(2)]
-        for each in bridges:
-            each.start()
-        for each in bridges:
-            each.join(60)
-        npm.say("stop")
+        for process in bridges:
+            process.start()
+        for process in bridges:
+            process.join(60)
+        npm.send("stop")
         theirs = []
-        while "popped" in (line := npm.hear()):
+        while "popped" in (line := npm.receive()):
             theirs.append(line["popped"]["id"])
         while queue.depth().waiting or queue.depth().running:
             pass  # the worker finishes what it has
         worker.process.stdin.write("stop\n")
         worker.process.stdin.flush()
         ran = []
-        while (line := worker.hear()) != "down":
+        while (line := worker.receive()) != "down":
             ran.append(line["id"])
         assert sorted(ran + theirs) == sorted(sent)
         assert ran

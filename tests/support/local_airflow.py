@@ -1,4 +1,4 @@
-"""A whole real Airflow for the tests: impatient, quick to notice who is gone, gone with them."""
+"""A complete local Airflow for tests, with short health-check timeouts and a temporary folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ SETTINGS = {
 
 
 class AirflowSite(LocalAirflow):
-    """Airflow in a folder that goes with it, and what tests ask about DAG runs."""
+    """Airflow in a temporary folder, with queries about DAG runs.
+
+    :param dags: the folder of the DAG files.
+    :param env: additional environment variables of all Airflow processes.
+    """
 
     patience = 0.0
 
@@ -47,16 +51,54 @@ class AirflowSite(LocalAirflow):
         return list(self.api("GET", path)["task_instances"])
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
-        return {each["task_id"]: each["state"] for each in self.tasks(dag_id, run_id)}
+        return {task["task_id"]: task["state"] for task in self.tasks(dag_id, run_id)}
 
     def wait(self, dag_id: str, run_id: str, seconds: float = 120) -> str:
-        """Return the state in which a run ended."""
+        """Return the final state of a run.
 
-        def ended() -> str | None:
+        :param seconds: the maximum time.
+        """
+
+        def final_state() -> str | None:
             state = self.state(dag_id, run_id)
             return state if state in ("success", "failed") else None
 
-        return until(ended, seconds, f"the end of {dag_id}")
+        return until(final_state, seconds, f"the end of {dag_id}")
+
+    def wait_until_deferred(
+        self, dag_id: str, run_id: str, task_id: str, seconds: float = 120
+    ) -> None:
+        """Return when a task is deferred and the scheduler knows that its process has ended.
+
+        The second condition avoids a race in Airflow 3.3.2 with the LocalExecutor. A deferring
+        process sets the state `deferred` before it exits; under load it exits seconds later. If the
+        trigger fires in between, the task is queued again under the same key and try number. The
+        executor then reads the result of the first process and removes the key from `running`
+        (`BaseExecutor.change_state`), so `executor.has_task` is false while the second process
+        runs. `SchedulerJobRunner.process_executor_events` excludes only the state `scheduled` from
+        its check for killed tasks, and fails the task: "Executor reported that the task instance
+        finished with state success, but the task instance's state attribute is running".
+
+        To reproduce it, send SIGSTOP to the executor's worker process right after the deferral and
+        SIGCONT when the resumed task runs: without this wait the task fails, with it it succeeds.
+
+        :param seconds: the maximum time.
+        """
+        until(
+            lambda: self.task_states(dag_id, run_id).get(task_id) == "deferred",
+            seconds,
+            f"the deferral of {dag_id}.{task_id}",
+        )
+        event = (
+            "Received executor event with state success for task instance TaskInstanceKey("
+            f"dag_id={dag_id!r}, task_id={task_id!r}, run_id={run_id!r},"
+        )
+        scheduler_log = self.logs / "scheduler.log"
+        until(
+            lambda: event in scheduler_log.read_text(errors="replace"),
+            seconds,
+            f"the executor event of the deferred process of {dag_id}.{task_id}",
+        )
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"

@@ -1,4 +1,4 @@
-"""The API server of a real Airflow with three users, for the tests of the page."""
+"""The API server of a real Airflow with three users, for the tests of the Chasqui page."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from tests.support.servers import RedisServer, valkey_binary
 from tools.redis_server import REDIS8, find
 
 ROLES = {"ada": "admin", "olga": "op", "vera": "viewer"}
-DAGS = Path(__file__).parent / "dags"
+DAGS = Path(__file__).parents[1] / "plugins" / "dags"
 
 
-class PageSite(AirflowSite):
-    """An Airflow of which only the API server runs: DAGs are run by `airflow dags test`."""
+class PluginSite(AirflowSite):
+    """An Airflow that runs only its API server; `airflow dags test` runs the DAGs.
+
+    :param connections: Airflow connections as JSON, by id.
+    :param config: options of the `[chasqui]` section.
+    """
 
     def __init__(self, connections: dict[str, str], **config: str):
         env = {f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections.items()}
@@ -35,41 +39,47 @@ class PageSite(AirflowSite):
         atexit.register(self.close)
 
     def start(self) -> Self:
-        """Make the database, start the API server, and return when it answers."""
+        """Create the database, start the API server and wait until it is ready."""
         self.run("db", "migrate")
         self.launch("api-server")
         self.await_api()
         return self
 
     def token(self, user: str) -> str:
+        """Return an access token of a user; it is requested once."""
         if user not in self._tokens:
             self._tokens[user] = super().token(user)
         return self._tokens[user]
 
     def client(self, user: str | None = None) -> httpx.Client:
-        """A client logged in as that user, or as nobody."""
+        """Return a client that is logged in as a user, or not logged in for None."""
         headers = {"Authorization": f"Bearer {self.token(user)}"} if user else {}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30)
 
     def python(self, code: str) -> Any:
-        """Run Python with the settings of this site and return the JSON that it prints last."""
-        done = subprocess.run(
+        """Run Python code with the settings of this site and return the JSON on its last line."""
+        process = subprocess.run(
             [sys.executable, "-c", code],
-            env=self.environment(), cwd=self.home,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+            env=self.environment(),
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout.splitlines()[-1])
 
     def close(self) -> None:
+        """Stop the API server."""
         atexit.unregister(self.close)
         super().close()
 
 
-class World:
-    """The site, and the servers that its connections lead to; one for all tests of a process.
+class PluginEnvironment:
+    """The site and the Redis servers of its connections, shared by all tests of a process.
 
-    `native` and `portable` are steady; `spare` is there to be paused, killed and started again.
+    Tests may pause, kill and restart the server `spare`, but not `native` and `portable`.
     """
 
     def __init__(self) -> None:
@@ -83,21 +93,22 @@ class World:
             name: connection_json(server.url, "auto") for name, server in self.servers.items()
         }
         connections["elsewhere"] = json.dumps({"conn_type": "http", "host": "127.0.0.1"})
-        self.site = PageSite(connections, mask_fields="password, api_key").start()
+        self.site = PluginSite(connections, mask_fields="password, api_key").start()
 
     @cached_property
-    def newsletter(self) -> str:
-        """A real run of the DAG newsletter; returns its run id."""
+    def newsletter_run_id(self) -> str:
+        """The id of a real run of the DAG newsletter, which is run on first access."""
         self.site.run("dags", "test", "newsletter")
         with self.site.client("ada") as ada:
             [run] = ada.get("/api/v2/dags/newsletter/dagRuns").json()["dag_runs"]
         return str(run["dag_run_id"])
 
     def url(self, connection_id: str) -> str:
+        """Return the URL of the server of a connection."""
         return self.servers[connection_id].url
 
 
 @cache
-def world() -> World:
-    """Return the one world of this process, made by whoever asks first."""
-    return World()
+def plugin_environment() -> PluginEnvironment:
+    """Return the environment of this process; it is started on the first call."""
+    return PluginEnvironment()

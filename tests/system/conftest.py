@@ -1,4 +1,4 @@
-"""One real Airflow for all tests that want one: put them into xdist_group("airflow")."""
+"""One Airflow for all system tests. Tests that use it belong to xdist_group("airflow")."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ DAGS = Path(__file__).parent / "dags"
 
 @pytest.fixture(scope="session")
 def site_redis(redis86_binary: Path) -> Iterator[RedisServer]:
-    """A Redis of the site's own, which keeps what it has when it is restarted."""
+    """A separate Redis server with AOF, which keeps its data over a restart."""
     with RedisServer.start(redis86_binary, aof=True) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def site_server(site_redis: RedisServer) -> Server:
-    """The server that the connection `chasqui_default` of the site leads to."""
+    """The server of the connection `chasqui_default`."""
     return Server(site_redis.url, "native")
 
 
 @pytest.fixture(scope="session")
 def statsd() -> Iterator[StatsdServer]:
-    """Where the site sends its statistics."""
+    """The server that receives the metrics of Airflow."""
     server = StatsdServer()
     yield server
     server.close()
@@ -39,13 +39,13 @@ def statsd() -> Iterator[StatsdServer]:
 
 @pytest.fixture(scope="session")
 def airflow_site(site_server: Server, statsd: StatsdServer) -> Iterator[AirflowSite]:
-    """A whole Airflow, shared by all tests of this process; about half a minute to start.
+    """A complete Airflow, shared by all tests of this process. It takes half a minute to start.
 
-    Its DAGs are in tests/system/dags; what varies comes in a run's conf.
+    Its DAGs are in tests/system/dags. Their parameters are in the conf of a run.
     """
     env = {
         "AIRFLOW_CONN_CHASQUI_DEFAULT": connection_json(site_server.url, "auto"),
-        "AIRFLOW__CHASQUI__RECHECK_INTERVAL": "5",
+        "AIRFLOW__CHASQUI__POLL_INTERVAL": "5",
         **statsd.settings,
     }
     site = AirflowSite(DAGS, env)

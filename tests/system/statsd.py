@@ -1,4 +1,4 @@
-"""A StatsD server as a team has one: a UDP socket that takes what Airflow sends."""
+"""A StatsD server that records the metrics of Airflow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 
 
 class StatsdServer:
-    """Adds up what comes under `airflow.chasqui.`: by name and queue."""
+    """UDP server that sums the metrics `airflow.chasqui.*` by name and queue."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -21,7 +21,7 @@ class StatsdServer:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The environment of an Airflow that sends here."""
+        """The environment variables of an Airflow that sends its metrics here."""
         return {
             "AIRFLOW__METRICS__STATSD_ON": "True",
             "AIRFLOW__METRICS__STATSD_HOST": "127.0.0.1",
@@ -32,18 +32,18 @@ class StatsdServer:
     def _listen(self) -> None:
         while True:
             data = self._socket.recv(65535)
-            if data == b"end":
+            if data == b"stop":
                 return
             for line in data.decode().splitlines():
-                self._note(line)
+                self._record(line)
 
-    def _note(self, line: str) -> None:
+    def _record(self, line: str) -> None:
         name, _, value = line.partition(":")
-        bare, _, tags = name.partition(",")
-        if not bare.startswith("airflow.chasqui."):
+        metric, _, tags = name.partition(",")
+        if not metric.startswith("airflow.chasqui."):
             return
         labels = dict(tag.split("=", 1) for tag in tags.split(",") if tag)
-        key = bare.removeprefix("airflow."), labels.get("queue_name", "")
+        key = metric.removeprefix("airflow."), labels.get("queue_name", "")
         number, kind = value.split("|")[:2]
         if kind == "c":
             self.counts[key] += int(number)
@@ -51,7 +51,7 @@ class StatsdServer:
             self.times_ms[key].append(float(number))
 
     def close(self) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
-            last.sendto(b"end", ("127.0.0.1", self.port))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(b"stop", ("127.0.0.1", self.port))
         self._thread.join(10)
         self._socket.close()

@@ -1,4 +1,4 @@
-"""The connection form and its test button, in a real browser on a real Airflow."""
+"""The connection form and its test button in a browser."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ pytestmark = [
 
 
 class Browser:
-    """A person in front of the screen, who waits for things to appear."""
+    """A browser whose calls wait for elements to appear."""
 
     def __init__(self, driver: Any):
         self.driver = driver
 
     def find(self, css: str, text: str = "") -> Any:
-        def look(driver: Any) -> Any:
-            found = driver.find_elements(By.CSS_SELECTOR, css)
-            return next((each for each in found if text in each.text and each.is_displayed()), None)
+        def visible_element(driver: Any) -> Any:
+            for element in driver.find_elements(By.CSS_SELECTOR, css):
+                if text in element.text and element.is_displayed():
+                    return element
+            return None
 
         wait = WebDriverWait(self.driver, 30, 0.1, ignored_exceptions=[WebDriverException])
-        return wait.until(look, f"{css} with {text!r}")
+        return wait.until(visible_element, f"{css} with {text!r}")
 
     def click(self, css: str, text: str = "") -> None:
         def press(_: Any) -> bool:
             self.find(css, text).click()
             return True
 
-        # A page that is still being drawn may move the button away under the pointer.
+        # The button may move while the page is still rendered.
         WebDriverWait(self.driver, 30, 0.2, ignored_exceptions=[WebDriverException]).until(press)
 
     def fill(self, name: str, text: str) -> None:
@@ -66,8 +68,8 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def inside(browser: Browser, airflow_site: AirflowSite) -> Browser:
-    """Logged in, in front of the list of connections."""
+def connections_page(browser: Browser, airflow_site: AirflowSite) -> Browser:
+    """A browser that is logged in and shows the list of connections."""
     browser.driver.get(f"{airflow_site.url}/auth/login")
     fields = [browser.find("input[name='username']"), browser.find("input[name='password']")]
     for field, text in zip(fields, (USER, airflow_site.password_of(USER)), strict=True):
@@ -78,8 +80,8 @@ def inside(browser: Browser, airflow_site: AirflowSite) -> Browser:
     return browser
 
 
-def begin(browser: Browser, conn_id: str) -> None:
-    """Open the form for a new connection of our type."""
+def open_form(browser: Browser, conn_id: str) -> None:
+    """Open the form for a new connection of the type Chasqui."""
     browser.click("button", "Add Connection")
     browser.fill("connection_id", conn_id)
     kind = browser.find("[role=dialog] input[role=combobox]")
@@ -89,37 +91,41 @@ def begin(browser: Browser, conn_id: str) -> None:
     browser.find("input[name=schema][placeholder='0']")
 
 
-def test_the_form_shows_our_fields(inside: Browser) -> None:
-    begin(inside, "shown")
-    labels = inside.find("[role=dialog]").text
+def test_the_form_shows_the_fields_of_the_connection_type(connections_page: Browser) -> None:
+    open_form(connections_page, "form_fields")
+    labels = connections_page.find("[role=dialog]").text
     for label in ("Host", "User", "Port", "Database number"):
         assert label in labels
-    assert inside.find("input[name=port]").get_attribute("placeholder") == "6379"
-    inside.click("[role=dialog] button", "Extra Fields")
-    inside.find("[role=dialog]", "Kind of server")
-    labels = inside.find("[role=dialog]").text
+    assert connections_page.find("input[name=port]").get_attribute("placeholder") == "6379"
+    connections_page.click("[role=dialog] button", "Extra Fields")
+    connections_page.find("[role=dialog]", "Kind of server")
+    labels = connections_page.find("[role=dialog]").text
     for label in ("Use TLS", "CA certificate", "Name of the master", "Consumer group", "Dialect"):
         assert label in labels
-    secret = inside.find("input[name=element_sentinel_password]")
-    assert secret.get_attribute("type") == "password"
+    password = connections_page.find("input[name=element_sentinel_password]")
+    assert password.get_attribute("type") == "password"
 
 
-@pytest.mark.parametrize(("good", "said"), [(True, "all rights are there"), (False, "CMQ-001")])
-def test_the_test_button_tells(
-    inside: Browser, site_server: Server, airflow_site: AirflowSite, good: bool, said: str
+@pytest.mark.parametrize(("reachable", "message"), [(True, "Connected"), (False, "CMQ-001")])
+def test_the_test_button_reports_the_outcome(
+    connections_page: Browser,
+    site_server: Server,
+    airflow_site: AirflowSite,
+    reachable: bool,
+    message: str,
 ) -> None:
-    conn_id = f"tested_{good}".lower()
+    conn_id = f"tested_{reachable}".lower()
     host, _, port = site_server.url.removeprefix("redis://").removesuffix("/0").rpartition(":")
-    begin(inside, conn_id)
-    inside.fill("host", host)
-    inside.fill("port", port if good else "1")
-    inside.click("[role=dialog] button", "Save")
+    open_form(connections_page, conn_id)
+    connections_page.fill("host", host)
+    connections_page.fill("port", port if reachable else "1")
+    connections_page.click("[role=dialog] button", "Save")
     try:
-        inside.find("td", conn_id)
-        row = inside.find("tr", conn_id)
+        connections_page.find("td", conn_id)
+        row = connections_page.find("tr", conn_id)
         row.find_element(By.CSS_SELECTOR, "button[aria-label='Test Connection']").click()
-        word = "Successful" if good else "Failed"
-        toast = inside.find("[data-part=root][data-type]", f"Test Connection {word}")
-        assert said in toast.text
+        outcome = "Successful" if reachable else "Failed"
+        toast = connections_page.find("[data-part=root][data-type]", f"Test Connection {outcome}")
+        assert message in toast.text
     finally:
         airflow_site.api("DELETE", f"connections/{conn_id}")

@@ -1,4 +1,4 @@
-"""What a StatsD server hears of us from a real Airflow: from its tasks and from its triggerer."""
+"""Tasks and triggers of Airflow send metrics to a StatsD server."""
 
 from __future__ import annotations
 
@@ -23,72 +23,77 @@ pytestmark = [
 
 
 @pytest.fixture
-def counted(statsd: StatsdServer) -> Callable[[str, str, int], None]:
-    """Wait until a counter of a queue has come to a number, and see that it stays there."""
+def assert_count(statsd: StatsdServer) -> Callable[[str, str, int], None]:
+    """Return a function that waits until a counter of a queue has exactly the given value."""
 
-    def wait(what: str, queue_name: str, number: int) -> None:
-        key = f"chasqui.{what}", queue_name
-        until(lambda: statsd.counts[key] >= number, 60, f"{number} of {what}: {statsd.counts}")
-        assert statsd.counts[key] == number
+    def wait(metric: str, queue_name: str, count: int) -> None:
+        key = f"chasqui.{metric}", queue_name
+        until(lambda: statsd.counts[key] >= count, 60, f"{metric} >= {count}")
+        assert statsd.counts[key] == count
 
     return wait
 
 
-def test_tasks_tell_what_they_sent_how_long_they_waited_and_what_they_replayed(
+def test_tasks_count_sent_and_replayed_jobs_and_measure_the_wait(
     airflow_site: AirflowSite,
     site_server: Server,
     statsd: StatsdServer,
-    counted: Callable[[str, str, int], None],
+    assert_count: Callable[[str, str, int], None],
     queue_name: str,
 ) -> None:
     async def handle(job: Any) -> None:
-        if job.attempt == 0 and job.payload < 3 and job.id not in seen:
-            seen.add(job.id)
-            raise ValueError("not yet")
+        if job.attempt == 0 and job.payload < 3 and job.id not in failed_ids:
+            failed_ids.add(job.id)
+            raise ValueError("the first attempt fails")
 
-    seen: set[str] = set()
-    began = time.monotonic()
+    failed_ids: set[str] = set()
+    started_at = time.monotonic()
     with Queue(queue_name, site_server.url) as queue:
-        run = airflow_site.trigger("told_in_numbers", queue=queue_name)
-        until(lambda: queue.depth().waiting == 20, 180, "the jobs")
+        run = airflow_site.trigger("replay_with_metrics", queue=queue_name)
+        airflow_site.wait_until_deferred("replay_with_metrics", run, "wait", 180)
         with working(site_server, queue_name, handle):
-            state = airflow_site.wait("told_in_numbers", run, 180)
-        assert state == "success", airflow_site.task_states("told_in_numbers", run)
-        counted("jobs_enqueued", queue_name, 20)
-        counted("dead_letters_replayed", queue_name, 3)
+            state = airflow_site.wait("replay_with_metrics", run, 180)
+        assert state == "success", airflow_site.task_states("replay_with_metrics", run)
+        assert_count("jobs_enqueued", queue_name, 20)
+        assert_count("dead_letters_replayed", queue_name, 3)
         assert queue.depth().dead == 0
-    until(lambda: statsd.times_ms["chasqui.batch_wait", queue_name], 30, "the time of the wait")
-    took_ms = statsd.times_ms["chasqui.batch_wait", queue_name][-1]
-    assert 0 < took_ms < (time.monotonic() - began) * 1000
+    until(lambda: statsd.times_ms["chasqui.batch_wait", queue_name], 30, "the metric batch_wait")
+    wait_ms = statsd.times_ms["chasqui.batch_wait", queue_name][-1]
+    assert 0 < wait_ms < (time.monotonic() - started_at) * 1000
 
 
-def test_the_triggerer_tells_of_waits_that_fail(
-    airflow_site: AirflowSite, counted: Callable[[str, str, int], None], queue_name: str
+def test_the_triggerer_counts_failed_waits(
+    airflow_site: AirflowSite, assert_count: Callable[[str, str, int], None], queue_name: str
 ) -> None:
-    run = airflow_site.trigger("waits_for_nothing", queue=queue_name)
-    assert airflow_site.wait("waits_for_nothing", run, 180) == "failed"
-    counted("trigger_errors", queue_name, 1)
+    run = airflow_site.trigger("wait_for_unknown_batch", queue=queue_name)
+    assert airflow_site.wait("wait_for_unknown_batch", run, 180) == "failed"
+    assert_count("trigger_errors", queue_name, 1)
 
 
-def test_watchers_tell_of_messages_and_rings(
+def test_watchers_count_messages_and_events(
     airflow_site: AirflowSite, site_server: Server, statsd: StatsdServer
 ) -> None:
-    """The queues are those of other tests too: what is told here is added to what was."""
+    """Other tests use the same queues, so only the increments are compared."""
 
-    def told(what: str, queue_name: str) -> int:
-        return statsd.counts[f"chasqui.{what}", queue_name]
+    def count(metric: str, queue_name: str) -> int:
+        return statsd.counts[f"chasqui.{metric}", queue_name]
 
-    before = told("watcher_messages", "sys-messages"), told("messages_acked", "sys-bell")
-    rings, events = (
-        told("queue_not_empty_events", "sys-bell"),
-        told("watcher_events", "sys-messages"),
-    )
+    messages_before = count("watcher_messages", "sys-messages")
+    events_before = count("watcher_events", "sys-messages")
+    acked_before = count("messages_acked", "sys-leases")
+    fired_before = count("queue_not_empty_events", "sys-leases")
     with Queue("sys-messages", site_server.url) as messages:
         messages.add_many([{"payload": n, "job_name": "refund"} for n in range(5)])
-    with Queue("sys-bell", site_server.url) as bell:
-        bell.add_many([{"payload": n} for n in range(4)])
-        until(lambda: told("messages_acked", "sys-bell") >= before[1] + 4, 180, "the bell")
-        assert told("messages_leased", "sys-bell") >= told("messages_acked", "sys-bell")
-        assert told("queue_not_empty_events", "sys-bell") > rings
-    until(lambda: told("watcher_messages", "sys-messages") >= before[0] + 5, 180, "the messages")
-    assert told("watcher_events", "sys-messages") > events
+    with Queue("sys-leases", site_server.url) as leases:
+        leases.add_many([{"payload": n} for n in range(4)])
+    until(
+        lambda: count("messages_acked", "sys-leases") >= acked_before + 4, 180, "the acked messages"
+    )
+    assert count("messages_leased", "sys-leases") >= count("messages_acked", "sys-leases")
+    assert count("queue_not_empty_events", "sys-leases") > fired_before
+    until(
+        lambda: count("watcher_messages", "sys-messages") >= messages_before + 5,
+        180,
+        "the messages of the watcher",
+    )
+    assert count("watcher_events", "sys-messages") > events_before

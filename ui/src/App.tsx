@@ -1,50 +1,53 @@
-// The one component that Airflow mounts: as a page, as the tab of a DAG, or of a task instance.
+// The component that Airflow mounts: as a page, as a tab of a DAG or as a tab of a task instance.
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { useSearchParams } from "react-router-dom";
 
 import { BatchView } from "./BatchView";
+import { PageLink } from "./components";
 import { DagTab, TaskTab } from "./DagTab";
 import { JobView } from "./JobView";
 import { OverviewPage } from "./OverviewPage";
-import { To } from "./parts";
-import { usePlace } from "./place";
-import { FreshContext } from "./poll";
+import { RefreshContext } from "./polling";
 import { QueuePage } from "./QueuePage";
+import { useQueryParams } from "./queryParams";
 import { WatchersPage } from "./WatchersPage";
 
-export interface Ids {
+const STALE_AFTER_S = 15;
+
+export interface AirflowIds {
   dagId?: string;
   runId?: string;
   taskId?: string;
   mapIndex?: string;
 }
 
-// Airflow renders a bundle that it has just loaded in one way, and from its next render on in another,
-// which mounts it anew and forgets what the reader did. So the second way is asked for at once.
-let settled = false;
+// Airflow renders a bundle that it has just loaded in one place of its tree, and from the next render
+// on in another. React then mounts the component again and its state is lost. Changing the URL causes
+// that second render at once, before the user has done anything.
+let mountedFinally = false;
 
-export function App(ids: Ids) {
+export function App(ids: AirflowIds) {
   const [params, setParams] = useSearchParams();
-  const [ready, setReady] = useState(settled);
+  const [ready, setReady] = useState(mountedFinally);
   useEffect(() => {
-    if (settled) return;
-    settled = true;
+    if (mountedFinally) return;
+    mountedFinally = true;
     setParams(params, { replace: true });
     const timer = setTimeout(() => setReady(true), 400);
     return () => clearTimeout(timer);
     // eslint-disable-next-line
   }, []);
-  return ready ? <Whole {...ids} /> : <div className="cq" />;
+  return ready ? <Root {...ids} /> : <div className="cq" />;
 }
 
-function Whole({ dagId, runId, taskId, mapIndex }: Ids) {
-  const [on, setOn] = useState(true);
-  const [seen, setSeen] = useState(() => Date.now());
-  const note = useCallback((at: number) => setSeen(at), []);
-  const fresh = useMemo(() => ({ on, note }), [on, note]);
-  const refresh = <Refresh on={on} toggle={() => setOn(!on)} seen={seen} />;
+function Root({ dagId, runId, taskId, mapIndex }: AirflowIds) {
+  const [live, setLive] = useState(true);
+  const [updatedAt, setUpdatedAt] = useState(() => Date.now());
+  const reportUpdate = useCallback((at: number) => setUpdatedAt(at), []);
+  const refreshState = useMemo(() => ({ live, reportUpdate }), [live, reportUpdate]);
+  const refresh = <RefreshControl live={live} onToggle={() => setLive(!live)} updatedAt={updatedAt} />;
   return (
-    <FreshContext.Provider value={fresh}>
+    <RefreshContext.Provider value={refreshState}>
       <div className="cq">
         {dagId && runId && taskId ? (
           <TaskTab dagId={dagId} runId={runId} taskId={taskId} mapIndex={mapIndex ?? "-1"} refresh={refresh} />
@@ -54,28 +57,28 @@ function Whole({ dagId, runId, taskId, mapIndex }: Ids) {
           <Page refresh={refresh} />
         )}
       </div>
-    </FreshContext.Provider>
+    </RefreshContext.Provider>
   );
 }
 
 function Page({ refresh }: { refresh: React.ReactNode }) {
-  const [place] = usePlace();
-  const connection = place.get("conn");
-  const queue = place.get("queue");
-  const job = place.get("job");
-  const batch = place.get("batch");
-  const watchers = place.get("view") === "watchers";
+  const [params] = useQueryParams();
+  const connection = params.get("conn");
+  const queue = params.get("queue");
+  const job = params.get("job");
+  const batch = params.get("batch");
+  const watchers = params.get("view") === "watchers";
   return (
     <main className="cq-page">
       <header className="cq-head">
-        <nav aria-label="Chasqui">
-          <To place={{}}>Chasqui</To>
+        <nav aria-label="Breadcrumb">
+          <PageLink params={{}}>Chasqui</PageLink>
           {connection && queue ? (
             <>
               <span aria-hidden="true">/</span>
-              <span className="cq-mute-text">{connection}</span>
+              <span className="cq-soft">{connection}</span>
               <span aria-hidden="true">/</span>
-              <To place={{ conn: connection, queue }}>{queue}</To>
+              <PageLink params={{ conn: connection, queue }}>{queue}</PageLink>
             </>
           ) : null}
           {job || batch ? (
@@ -87,10 +90,10 @@ function Page({ refresh }: { refresh: React.ReactNode }) {
         </nav>
         <nav aria-label="Views" className="cq-views">
           <span aria-current={!watchers && !queue ? "page" : undefined}>
-            <To place={{}}>Queues</To>
+            <PageLink params={{}}>Queues</PageLink>
           </span>
           <span aria-current={watchers ? "page" : undefined}>
-            <To place={{ view: "watchers" }}>Watchers</To>
+            <PageLink params={{ view: "watchers" }}>Watchers</PageLink>
           </span>
         </nav>
         {refresh}
@@ -110,20 +113,20 @@ function Page({ refresh }: { refresh: React.ReactNode }) {
   );
 }
 
-function Refresh({ on, toggle, seen }: { on: boolean; toggle: () => void; seen: number }) {
+function RefreshControl({ live, onToggle, updatedAt }: { live: boolean; onToggle: () => void; updatedAt: number }) {
   const [now, setNow] = useState(() => Date.now());
   useEffect(() => {
     const timer = setInterval(() => setNow(Date.now()), 1000);
     return () => clearInterval(timer);
   }, []);
-  const age = Math.max(0, Math.round((now - seen) / 1000));
-  const late = on && age > 15;
+  const ageSeconds = Math.max(0, Math.round((now - updatedAt) / 1000));
+  const stale = live && ageSeconds > STALE_AFTER_S;
   return (
     <div className="cq-refresh">
-      <span className={late ? "cq-late" : ""}>{age < 2 ? "just now" : `${age} s ago`}</span>
-      <button type="button" aria-pressed={on} onClick={toggle} title="Refresh every 5 seconds">
-        <i className={on ? "cq-live" : "cq-still"} aria-hidden="true" />
-        {on ? "Live" : "Paused"}
+      <span className={stale ? "cq-stale" : ""}>Updated {ageSeconds < 2 ? "just now" : `${ageSeconds} s ago`}</span>
+      <button type="button" aria-pressed={live} onClick={onToggle} title="Refresh every 5 seconds">
+        <i className={live ? "cq-live" : "cq-paused"} aria-hidden="true" />
+        {live ? "Live" : "Paused"}
       </button>
     </div>
   );

@@ -1,23 +1,36 @@
-// Batches: a list with progress bars, and one batch with its dead jobs.
+// The list of batches with progress bars, and one batch with its dead jobs.
 import { useDeferredValue, useState } from "react";
 
 import { get, queuePath } from "./api";
-import { count } from "./format";
-import { JobId, type Where } from "./lists";
-import { Bar, Empty, Facts, From, Pager, Pending, percent, To, Trouble, When } from "./parts";
-import { usePoll } from "./poll";
+import {
+  BatchProgressBar,
+  DeadCount,
+  EmptyState,
+  ErrorNotice,
+  FactList,
+  formatProgress,
+  JobLink,
+  LoadingOrError,
+  PageLink,
+  Pager,
+  TaskLink,
+  Timestamp,
+  type QueueRef,
+} from "./components";
+import { formatCount } from "./format";
+import { usePoll } from "./polling";
 import type { Batch } from "./types";
 
-const LIMIT = 25;
+const PAGE_SIZE = 25;
 
-export function BatchesTab({ connection, queue }: Where) {
-  const [search, setSearch] = useState("");
+export function BatchesTab({ connection, queue }: QueueRef) {
+  const [searchInput, setSearchInput] = useState("");
   const [page, setPage] = useState(0);
-  const wanted = useDeferredValue(search);
-  const { data, problem } = usePoll(`batches ${connection} ${queue} ${wanted} ${page}`, (signal) =>
+  const search = useDeferredValue(searchInput);
+  const { data, problem } = usePoll(`batches ${connection} ${queue} ${search} ${page}`, (signal) =>
     get<{ batches: Batch[]; total: number; complete: boolean }>(
       queuePath(connection, "/batches"),
-      { queue_name: queue, search: wanted, page, limit: LIMIT },
+      { queue_name: queue, search, page, limit: PAGE_SIZE },
       signal,
     ),
   );
@@ -26,23 +39,23 @@ export function BatchesTab({ connection, queue }: Where) {
       <div className="cq-filters">
         <input
           type="search"
-          value={search}
-          placeholder="Find a batch"
-          aria-label="Find a batch"
+          value={searchInput}
+          placeholder="Search batches"
+          aria-label="Search batches"
           onChange={(event) => {
-            setSearch(event.target.value);
+            setSearchInput(event.target.value);
             setPage(0);
           }}
         />
-        {data && !data.complete ? <span className="cq-note">Still looking among the keys of the server.</span> : null}
+        {data && !data.complete ? <span className="cq-note">Still scanning the keys of the server.</span> : null}
       </div>
-      {problem && data ? <Trouble problem={problem} /> : null}
+      {problem && data ? <ErrorNotice problem={problem} /> : null}
       {!data ? (
-        <Pending problem={problem} />
+        <LoadingOrError problem={problem} />
       ) : data.batches.length === 0 ? (
-        <Empty title={wanted ? "No batch has this in its name" : "No batch"}>
-          {wanted ? null : "Jobs that are handed off together and awaited together stand here, for 30 days."}
-        </Empty>
+        <EmptyState title={search ? "No matching batches" : "No batches"}>
+          {search ? null : "Batches appear here for 30 days."}
+        </EmptyState>
       ) : (
         <div className="cq-scroll">
           <table className="cq-table cq-batches">
@@ -51,23 +64,23 @@ export function BatchesTab({ connection, queue }: Where) {
               <tr>
                 <th scope="col">Batch</th>
                 <th scope="col">Progress</th>
-                <th scope="col" className="cq-num">Settled</th>
+                <th scope="col" className="cq-num">Finished</th>
                 <th scope="col" className="cq-num">Dead</th>
                 <th scope="col" className="cq-num">Total</th>
-                <th scope="col">Sent by</th>
+                <th scope="col">Enqueued by</th>
                 <th scope="col" className="cq-num">Created</th>
               </tr>
             </thead>
             <tbody>
               {data.batches.map((batch) => (
                 <tr key={batch.id}>
-                  <td className="cq-id"><To place={{ conn: connection, queue, batch: batch.id }}>{batch.id}</To></td>
-                  <td><Bar batch={batch} /></td>
-                  <td className="cq-num">{percent(batch)}</td>
-                  <td className="cq-num">{batch.dead ? <b className="cq-bad-text">{count(batch.dead)}</b> : <span className="cq-zero">0</span>}</td>
-                  <td className="cq-num">{batch.total === null ? `${count(batch.sent)}+` : count(batch.total)}</td>
-                  <td><From origin={batch.origin} /></td>
-                  <td className="cq-num"><When at={batch.created_at} /></td>
+                  <td className="cq-id"><PageLink params={{ conn: connection, queue, batch: batch.id }}>{batch.id}</PageLink></td>
+                  <td><BatchProgressBar batch={batch} /></td>
+                  <td className="cq-num">{formatProgress(batch)}</td>
+                  <td className="cq-num"><DeadCount count={batch.dead} /></td>
+                  <td className="cq-num">{batch.total === null ? `${formatCount(batch.enqueued)}+` : formatCount(batch.total)}</td>
+                  <td><TaskLink origin={batch.origin} /></td>
+                  <td className="cq-num"><Timestamp at={batch.created_at} /></td>
                 </tr>
               ))}
             </tbody>
@@ -75,65 +88,83 @@ export function BatchesTab({ connection, queue }: Where) {
         </div>
       )}
       <Pager
-        back={page > 0 ? () => setPage(page - 1) : null}
-        next={data && (page + 1) * LIMIT < data.total ? () => setPage(page + 1) : null}
+        onPrevious={page > 0 ? () => setPage(page - 1) : null}
+        onNext={data && (page + 1) * PAGE_SIZE < data.total ? () => setPage(page + 1) : null}
       >
-        {data ? `${count(data.total)} ${data.total === 1 ? "batch" : "batches"}` : ""}
+        {data ? `${formatCount(data.total)} ${data.total === 1 ? "batch" : "batches"}` : ""}
       </Pager>
     </>
   );
 }
 
-export function BatchView({ connection, queue, id }: Where & { id: string }) {
-  const { data, problem } = usePoll(`batch ${connection} ${queue} ${id}`, (signal) =>
-    get<Batch>(queuePath(connection, `/batches/${encodeURIComponent(id)}`), { queue_name: queue }, signal),
-  );
+export function BatchView({ connection, queue, id }: QueueRef & { id: string }) {
   return (
     <>
-      <div className="cq-tools">
+      <div className="cq-toolbar">
         <h1 className="cq-id">{id}</h1>
       </div>
-      {problem && data ? <Trouble problem={problem} /> : null}
-      {data ? <BatchCard connection={connection} queue={queue} batch={data} /> : <Pending problem={problem} />}
+      <BatchPanel connection={connection} queue={queue} id={id} />
     </>
   );
 }
 
-export function BatchCard({ connection, queue, batch }: Where & { batch: Batch }) {
-  const tone = batch.finished ? (batch.dead ? "bad" : "ok") : "run";
-  const words = batch.finished ? (batch.dead ? "ended with dead jobs" : "done") : batch.total === null ? "being sent" : "under way";
+export function BatchPanel({ connection, queue, id }: QueueRef & { id: string }) {
+  const { data, problem } = usePoll(`batch ${connection} ${queue} ${id}`, (signal) =>
+    get<Batch>(queuePath(connection, `/batches/${encodeURIComponent(id)}`), { queue_name: queue }, signal),
+  );
+  if (!data) return <LoadingOrError problem={problem} />;
+  return (
+    <>
+      {problem ? <ErrorNotice problem={problem} /> : null}
+      <BatchCard connection={connection} queue={queue} batch={data} />
+    </>
+  );
+}
+
+function BatchCard({ connection, queue, batch }: QueueRef & { batch: Batch }) {
+  const [tone, state] = describeState(batch);
+  const remaining = batch.total === null ? null : Math.max(0, batch.total - batch.done - batch.dead);
   return (
     <section className="cq-card cq-batch" aria-label={`Batch ${batch.id}`}>
-      <div className="cq-big">
-        <b>{percent(batch)}</b>
-        <span className={`cq-state cq-${tone}`}>{words}</span>
+      <div className="cq-headline">
+        <b>{formatProgress(batch)}</b>
+        <span className={`cq-state cq-${tone}`}>{state}</span>
       </div>
-      <Bar batch={batch} />
-      <Facts
+      <BatchProgressBar batch={batch} />
+      <FactList
         facts={[
-          ["Total", batch.total === null ? `${count(batch.sent)} so far` : count(batch.total)],
-          ["Done", count(batch.done)],
-          ["Dead", batch.dead ? <b className="cq-bad-text">{count(batch.dead)}</b> : "0"],
-          ["Left", batch.total === null ? null : count(Math.max(0, batch.total - batch.done - batch.dead))],
-          ["Parts", batch.parts > 1 ? count(batch.parts) : null],
-          ["Created", <When key="created" at={batch.created_at} />],
-          ["Sent by", batch.origin ? <From key="from" origin={batch.origin} /> : batch.source],
+          ["Total", batch.total === null ? `${formatCount(batch.enqueued)} so far` : formatCount(batch.total)],
+          ["Done", formatCount(batch.done)],
+          ["Dead", <DeadCount key="dead" count={batch.dead} />],
+          ["Remaining", remaining === null ? null : formatCount(remaining)],
+          ["Parts", batch.parts > 1 ? formatCount(batch.parts) : null],
+          ["Created", <Timestamp key="created" at={batch.created_at} />],
+          ["Enqueued by", batch.origin ? <TaskLink key="task" origin={batch.origin} /> : batch.source],
         ]}
       />
-      {batch.dead_ids?.length ? (
+      {batch.dead_job_ids?.length ? (
         <>
           <h3>Dead jobs</h3>
           <p className="cq-note">
-            <To place={{ conn: connection, queue, tab: "letters", in: batch.id }}>See and replay the letters of this batch</To>
+            <PageLink params={{ conn: connection, queue, tab: "dead-letters", in_batch: batch.id }}>
+              Show and replay the dead letters of this batch
+            </PageLink>
           </p>
           <ul className="cq-ids">
-            {batch.dead_ids.map((each) => (
-              <li key={each}><JobId connection={connection} queue={queue} id={each} /></li>
+            {batch.dead_job_ids.map((jobId) => (
+              <li key={jobId}><JobLink connection={connection} queue={queue} id={jobId} /></li>
             ))}
           </ul>
-          {batch.dead > batch.dead_ids.length ? <p className="cq-note">The first {batch.dead_ids.length} of {count(batch.dead)}.</p> : null}
+          {batch.dead > batch.dead_job_ids.length ? (
+            <p className="cq-note">The first {batch.dead_job_ids.length} of {formatCount(batch.dead)} dead jobs.</p>
+          ) : null}
         </>
       ) : null}
     </section>
   );
+}
+
+function describeState(batch: Batch): [tone: string, text: string] {
+  if (batch.finished) return batch.dead ? ["bad", "finished with dead jobs"] : ["ok", "done"];
+  return ["running", batch.total === null ? "being enqueued" : "in progress"];
 }

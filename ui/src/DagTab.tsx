@@ -1,13 +1,24 @@
-// Tabs inside Airflow's own pages: what a DAG has sent, and what one task instance has.
+// Tabs in Airflow's own pages: what a DAG enqueued, and what one task instance enqueued.
 import type { ReactNode } from "react";
 
-import { get, queuePath } from "./api";
-import { BatchCard } from "./BatchView";
-import { count } from "./format";
-import { JobCard } from "./JobView";
-import { Bar, Empty, From, Pending, percent, To, Trouble, When } from "./parts";
-import { usePoll } from "./poll";
-import type { Batch, Job, SentLink } from "./types";
+import { get } from "./api";
+import { BatchPanel } from "./BatchView";
+import {
+  BatchProgressBar,
+  Dash,
+  DeadCount,
+  EmptyState,
+  ErrorNotice,
+  formatProgress,
+  LoadingOrError,
+  PageLink,
+  TaskLink,
+  Timestamp,
+} from "./components";
+import { formatCount } from "./format";
+import { JobPanel } from "./JobView";
+import { usePoll } from "./polling";
+import type { SentLink } from "./types";
 
 export function DagTab({ dagId, refresh }: { dagId: string; refresh: ReactNode }) {
   const { data, problem } = usePoll(`dag ${dagId}`, (signal) =>
@@ -15,33 +26,33 @@ export function DagTab({ dagId, refresh }: { dagId: string; refresh: ReactNode }
   );
   return (
     <section className="cq-tab" aria-label="Jobs and batches of this DAG">
-      <div className="cq-tools">
-        <h1>Sent to Chasqui</h1>
+      <div className="cq-toolbar">
+        <h1>Enqueued jobs and batches</h1>
         {refresh}
       </div>
-      {problem && data ? <Trouble problem={problem} /> : null}
+      {problem && data ? <ErrorNotice problem={problem} /> : null}
       {!data ? (
-        <Pending problem={problem} />
+        <LoadingOrError problem={problem} />
       ) : data.links.length === 0 ? (
-        <Empty title="Nothing sent yet">When a task of this DAG hands jobs to a queue, they are listed here.</Empty>
+        <EmptyState title="No jobs yet">Jobs and batches that tasks of this DAG enqueue appear here.</EmptyState>
       ) : (
         <div className="cq-scroll">
           <table className="cq-table">
-            <caption className="cq-hidden">What the tasks of this DAG sent, newest run first</caption>
+            <caption className="cq-hidden">Jobs and batches of this DAG, newest run first</caption>
             <thead>
               <tr>
                 <th scope="col">Task</th>
                 <th scope="col">Run</th>
                 <th scope="col">Queue</th>
-                <th scope="col">Sent</th>
+                <th scope="col">Enqueued</th>
                 <th scope="col">Progress</th>
                 <th scope="col" className="cq-num">Dead</th>
-                <th scope="col" className="cq-num">When</th>
+                <th scope="col" className="cq-num">Time</th>
               </tr>
             </thead>
             <tbody>
               {data.links.map((link) => (
-                <Sent key={`${link.run_id} ${link.task_id} ${link.map_index}`} link={link} />
+                <SentRow key={`${link.run_id} ${link.task_id} ${link.map_index}`} link={link} />
               ))}
             </tbody>
           </table>
@@ -51,32 +62,34 @@ export function DagTab({ dagId, refresh }: { dagId: string; refresh: ReactNode }
   );
 }
 
-function Sent({ link }: { link: SentLink }) {
-  const where = { conn: link.connection, queue: link.queue };
-  const progress = link.progress;
+function SentRow({ link }: { link: SentLink }) {
+  const params = { conn: link.connection, queue: link.queue };
+  const batch = link.progress;
   return (
     <tr>
-      <td><From origin={link} /></td>
+      <td><TaskLink origin={link} /></td>
       <td className="cq-id">{link.run_id}</td>
-      <td><To place={where}>{link.queue}</To></td>
+      <td><PageLink params={params}>{link.queue}</PageLink></td>
       <td>
-        {link.batch ? (
-          <To place={{ ...where, batch: link.batch }}>{progress ? `batch of ${count(progress.total ?? progress.sent)}` : "batch"}</To>
+        {link.batch_id ? (
+          <PageLink params={{ ...params, batch: link.batch_id }}>
+            {batch ? `batch of ${formatCount(batch.total ?? batch.enqueued)}` : "batch"}
+          </PageLink>
         ) : (
-          <To place={{ ...where, job: link.job }}>one job</To>
+          <PageLink params={{ ...params, job: link.job_id }}>1 job</PageLink>
         )}
       </td>
       <td>
-        {progress ? (
-          <span className="cq-inline"><Bar batch={progress} /> {percent(progress)}</span>
+        {batch ? (
+          <span className="cq-inline"><BatchProgressBar batch={batch} /> {formatProgress(batch)}</span>
         ) : link.error ? (
           <span className="cq-bad-text cq-wrap">{link.error.message}</span>
         ) : (
-          <span className="cq-zero">–</span>
+          <Dash />
         )}
       </td>
-      <td className="cq-num">{progress ? progress.dead ? <b className="cq-bad-text">{count(progress.dead)}</b> : "0" : "–"}</td>
-      <td className="cq-num"><When at={link.sent_at} /></td>
+      <td className="cq-num">{batch ? <DeadCount count={batch.dead} /> : <Dash />}</td>
+      <td className="cq-num"><Timestamp at={link.sent_at} /></td>
     </tr>
   );
 }
@@ -88,10 +101,10 @@ export function TaskTab({ dagId, runId, taskId, mapIndex, refresh }: {
   mapIndex: string;
   refresh: ReactNode;
 }) {
-  const part = encodeURIComponent;
+  const encode = encodeURIComponent;
   const { data, problem } = usePoll(`task ${dagId} ${runId} ${taskId} ${mapIndex}`, (signal) =>
     get<{ links: SentLink[] }>(
-      `dags/${part(dagId)}/runs/${part(runId)}/tasks/${part(taskId)}`,
+      `dags/${encode(dagId)}/runs/${encode(runId)}/tasks/${encode(taskId)}`,
       { map_index: mapIndex },
       signal,
     ),
@@ -100,49 +113,28 @@ export function TaskTab({ dagId, runId, taskId, mapIndex, refresh }: {
   return (
     <section className="cq-tab" aria-label="Job or batch of this task">
       {!data ? (
-        <Pending problem={problem} />
+        <LoadingOrError problem={problem} />
       ) : link ? (
         <>
-          <div className="cq-tools">
-            <h1>{link.batch ? "Batch" : "Job"}</h1>
-            <span className="cq-mute-text">
-              on <To place={{ conn: link.connection, queue: link.queue }}>{link.queue}</To>, sent <When at={link.sent_at} />
+          <div className="cq-toolbar">
+            <h1>{link.batch_id ? "Batch" : "Job"}</h1>
+            <span className="cq-soft">
+              in queue <PageLink params={{ conn: link.connection, queue: link.queue }}>{link.queue}</PageLink>, enqueued{" "}
+              <Timestamp at={link.sent_at} />
             </span>
             {refresh}
           </div>
-          {link.batch ? <OneBatch link={link} id={link.batch} /> : link.job ? <OneJob link={link} id={link.job} /> : null}
+          {link.batch_id ? (
+            <BatchPanel connection={link.connection} queue={link.queue} id={link.batch_id} />
+          ) : link.job_id ? (
+            <JobPanel connection={link.connection} queue={link.queue} id={link.job_id} />
+          ) : null}
         </>
       ) : (
-        <Empty title="This task sent nothing to Chasqui">
-          Tasks that hand jobs to a queue, or wait for them, show them here.
-        </Empty>
+        <EmptyState title="This task enqueued no jobs">
+          Jobs and batches that a task enqueues or waits for appear here.
+        </EmptyState>
       )}
     </section>
-  );
-}
-
-function OneBatch({ link, id }: { link: SentLink; id: string }) {
-  const { data, problem } = usePoll(`batch ${link.connection} ${link.queue} ${id}`, (signal) =>
-    get<Batch>(queuePath(link.connection, `/batches/${encodeURIComponent(id)}`), { queue_name: link.queue }, signal),
-  );
-  if (!data) return <Pending problem={problem} />;
-  return (
-    <>
-      {problem ? <Trouble problem={problem} /> : null}
-      <BatchCard connection={link.connection} queue={link.queue} batch={data} />
-    </>
-  );
-}
-
-function OneJob({ link, id }: { link: SentLink; id: string }) {
-  const { data, problem } = usePoll(`job ${link.connection} ${link.queue} ${id}`, (signal) =>
-    get<Job>(queuePath(link.connection, "/job"), { queue_name: link.queue, id }, signal),
-  );
-  if (!data) return <Pending problem={problem} />;
-  return (
-    <>
-      {problem ? <Trouble problem={problem} /> : null}
-      <JobCard connection={link.connection} queue={link.queue} job={data} />
-    </>
   );
 }

@@ -1,70 +1,88 @@
-// One job: where it is, what it carries, what happened to it, and who sent it.
+// One job: its state, payload, result, events and the task that enqueued it.
 import { get, queuePath } from "./api";
-import { micros, span, whole } from "./format";
-import type { Where } from "./lists";
-import { Bar, Code, Facts, From, Pending, percent, State, To, Trouble, When } from "./parts";
-import { usePoll } from "./poll";
-import type { Event, Job } from "./types";
+import {
+  BatchProgressBar,
+  CodeBlock,
+  ErrorNotice,
+  ErrorText,
+  FactList,
+  formatProgress,
+  JobState,
+  LoadingOrError,
+  PageLink,
+  TaskLink,
+  Timestamp,
+  type QueueRef,
+} from "./components";
+import { formatDateTime, formatDuration, formatMicroseconds } from "./format";
+import { usePoll } from "./polling";
+import type { Job, JobEvent } from "./types";
 
-export function JobView({ connection, queue, id }: Where & { id: string }) {
-  const { data, problem } = usePoll(`job ${connection} ${queue} ${id}`, (signal) =>
-    get<Job>(queuePath(connection, "/job"), { queue_name: queue, id }, signal),
-  );
+export function JobView({ connection, queue, id }: QueueRef & { id: string }) {
   return (
     <>
-      <div className="cq-tools">
+      <div className="cq-toolbar">
         <h1 className="cq-id">{id}</h1>
-        {data ? <State state={data.state} /> : null}
       </div>
-      {problem && data ? <Trouble problem={problem} /> : null}
-      {data ? <JobCard connection={connection} queue={queue} job={data} /> : <Pending problem={problem} />}
+      <JobPanel connection={connection} queue={queue} id={id} />
     </>
   );
 }
 
-export function JobCard({ connection, queue, job }: Where & { job: Job }) {
+export function JobPanel({ connection, queue, id }: QueueRef & { id: string }) {
+  const { data, problem } = usePoll(`job ${connection} ${queue} ${id}`, (signal) =>
+    get<Job>(queuePath(connection, "/job"), { queue_name: queue, job_id: id }, signal),
+  );
+  if (!data) return <LoadingOrError problem={problem} />;
+  return (
+    <>
+      {problem ? <ErrorNotice problem={problem} /> : null}
+      <JobCard connection={connection} queue={queue} job={data} />
+    </>
+  );
+}
+
+function JobCard({ connection, queue, job }: QueueRef & { job: Job }) {
   const batch = job.batch;
+  const deadLetter = job.dead_letter;
+  const deadLetterParams = { conn: connection, queue, tab: "dead-letters", dead_letter: deadLetter?.id };
   return (
     <div className="cq-job">
-      <section className="cq-card" aria-label="Facts">
+      <section className="cq-card" aria-label="Details">
         {job.state === "unknown" ? (
           <p className="cq-note">
-            {job.gave_up
-              ? "The queue is too deep to find this job in the time the page has. It may well be there."
-              : "No trace of this job is left: it was done and its events are trimmed away, or it was never here."}
+            {job.search_truncated
+              ? "The job was not found in the part of the queue that was searched. It may still exist."
+              : "The job was not found. It may have finished long ago, or it never existed."}
           </p>
         ) : null}
-        <Facts
+        <FactList
           facts={[
-            ["State", <State key="state" state={job.state} />],
+            ["State", <JobState key="state" state={job.state} />],
             ["Name", job.name],
-            ["Attempt", job.attempt === null ? null : job.attempt + 1],
-            ["Created", job.created_at ? <When key="created" at={job.created_at} /> : null],
-            ["Due", job.due_at ? <When key="due" at={job.due_at} /> : null],
+            ["Attempt", job.attempt],
+            ["Created", job.created_at ? <Timestamp key="created" at={job.created_at} /> : null],
+            ["Due", job.due_at ? <Timestamp key="due" at={job.due_at} /> : null],
             ["Reason", job.reason ? <span key="reason" className="cq-reason">{job.reason}</span> : null],
-            ["Sent by", job.origin ? <From key="from" origin={job.origin} /> : null],
+            ["Enqueued by", job.origin ? <TaskLink key="task" origin={job.origin} /> : null],
             ["Progress", job.progress === null ? null : <code key="progress">{JSON.stringify(job.progress)}</code>],
-            ["Letter", job.letter ? <To key="dead_letter" place={{ conn: connection, queue, tab: "letters", letter: job.letter.id }}>Open the letter</To> : null],
+            ["Dead letter", deadLetter ? <PageLink key="dead-letter" params={deadLetterParams}>Open</PageLink> : null],
           ]}
         />
         {batch ? (
-          <div className="cq-in-batch">
+          <div className="cq-job-batch">
             <span>
-              Batch <To place={{ conn: connection, queue, batch: batch.id }}>{batch.id}</To> {percent(batch)}
+              Batch <PageLink params={{ conn: connection, queue, batch: batch.id }}>{batch.id}</PageLink>{" "}
+              {formatProgress(batch)} finished
             </span>
-            <Bar batch={batch} />
+            <BatchProgressBar batch={batch} />
           </div>
         ) : null}
-        {job.letter?.error ? (
-          <>
-            <h3>Error</h3>
-            <pre className="cq-code cq-code-bad" tabIndex={0} aria-label="Error">{job.letter.error}</pre>
-          </>
-        ) : null}
+        {deadLetter?.error ? <ErrorText text={deadLetter.error} /> : null}
         {job.payload ? <h3>Payload</h3> : null}
-        <Code text={job.payload} label="Payload" />
+        <CodeBlock content={job.payload} label="Payload" />
         {job.result ? <h3>Result</h3> : null}
-        <Code text={job.result} label="Result" />
+        <CodeBlock content={job.result} label="Result" />
       </section>
       <section className="cq-card" aria-label="Timeline">
         <h2>Timeline</h2>
@@ -74,49 +92,52 @@ export function JobCard({ connection, queue, job }: Where & { job: Job }) {
   );
 }
 
-const WORDS: Record<string, string> = {
-  waiting: "Added",
-  delayed: "Delayed",
-  active: "Started",
-  completed: "Completed",
-  failed: "Failed",
-  "retry-scheduled": "Will be tried again",
-  dlq: "Died",
+const EVENTS: Record<string, { label: string; tone: string }> = {
+  waiting: { label: "Enqueued", tone: "muted" },
+  delayed: { label: "Delayed", tone: "muted" },
+  active: { label: "Started", tone: "running" },
+  completed: { label: "Done", tone: "ok" },
+  failed: { label: "Failed", tone: "bad" },
+  "retry-scheduled": { label: "Retry scheduled", tone: "warn" },
+  dlq: { label: "Dead", tone: "bad" },
 };
 
 function Timeline({ job }: { job: Job }) {
-  const first = job.created_at;
+  const createdAt = job.created_at;
   return (
     <ol className="cq-timeline">
-      {first ? (
-        <li className="cq-mute">
+      {createdAt ? (
+        <li className="cq-muted">
           <b>Created</b>
-          <time title={whole(first)}>{whole(first)}</time>
+          <time>{formatDateTime(createdAt)}</time>
         </li>
       ) : null}
       {job.events.map((event) => (
-        <Entry key={event.entry_id} event={event} first={first} />
+        <TimelineEntry key={event.entry_id} event={event} createdAt={createdAt} />
       ))}
-      {job.events.length === 0 ? <li className="cq-mute"><span>No events are kept of it.</span></li> : null}
-      {job.more_events ? <li className="cq-mute"><span>There may be more: the events stream is longer than what was looked at.</span></li> : null}
+      {job.events.length === 0 ? <li className="cq-muted"><span>No events of this job are stored.</span></li> : null}
+      {job.more_events ? (
+        <li className="cq-muted"><span>There may be more events. Only a part of the events stream was searched.</span></li>
+      ) : null}
     </ol>
   );
 }
 
-function Entry({ event, first }: { event: Event; first: number | null }) {
-  const tones: Record<string, string> = { completed: "ok", dlq: "bad", failed: "bad", active: "run", "retry-scheduled": "warn" };
-  const notes = [
+function TimelineEntry({ event, createdAt }: { event: JobEvent; createdAt: number | null }) {
+  const { label, tone } = EVENTS[event.name] ?? { label: event.name, tone: "muted" };
+  const details = [
     event.attempt ? `attempt ${event.attempt}` : null,
-    event.duration_us !== null ? `took ${micros(event.duration_us)}` : null,
-    event.backoff_ms !== null ? `in ${span(event.backoff_ms)}` : null,
-    event.delay_ms !== null ? `for ${span(event.delay_ms)}` : null,
+    event.duration_us !== null ? `took ${formatMicroseconds(event.duration_us)}` : null,
+    event.backoff_ms !== null ? `in ${formatDuration(event.backoff_ms)}` : null,
+    event.delay_ms !== null ? `for ${formatDuration(event.delay_ms)}` : null,
     event.reason,
   ].filter(Boolean);
+  const time = formatDateTime(event.ts_ms);
   return (
-    <li className={`cq-${tones[event.name] ?? "mute"}`}>
-      <b>{WORDS[event.name] ?? event.name}</b>
-      <span>{notes.join(" · ")}</span>
-      <time title={whole(event.ts_ms)}>{first ? `+${span(event.ts_ms - first)}` : whole(event.ts_ms)}</time>
+    <li className={`cq-${tone}`}>
+      <b>{label}</b>
+      <span>{details.join(" · ")}</span>
+      <time title={time}>{createdAt ? `+${formatDuration(event.ts_ms - createdAt)}` : time}</time>
     </li>
   );
 }

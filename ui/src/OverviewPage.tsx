@@ -1,60 +1,61 @@
-// Every connection with its health, every queue with its numbers.
+// All connections with their health, and all queues with their depth and throughput.
 import { useDeferredValue, useState } from "react";
 
 import { get } from "./api";
-import { Spark } from "./charts";
-import { count, short, size, span } from "./format";
-import { Empty, Pager, Pending, To, Trouble } from "./parts";
-import { usePoll } from "./poll";
+import { Sparkline } from "./charts";
+import { Dash, EmptyState, ErrorNotice, LoadingOrError, PageLink, Pager } from "./components";
+import { formatCount, formatDuration, formatShort, formatSize } from "./format";
+import { usePoll } from "./polling";
 import type { Connection, Health, Overview, QueueRow } from "./types";
 
+const RECENT_MINUTES = 5;
+
 export function OverviewPage() {
-  const [search, setSearch] = useState("");
+  const [searchInput, setSearchInput] = useState("");
   const [page, setPage] = useState(0);
-  const wanted = useDeferredValue(search);
-  const { data, problem } = usePoll(`overview ${wanted} ${page}`, (signal) =>
-    get<Overview>("overview", { search: wanted, page }, signal),
+  const search = useDeferredValue(searchInput);
+  const { data, problem } = usePoll(`overview ${search} ${page}`, (signal) =>
+    get<Overview>("overview", { search, page }, signal),
   );
-  const most = Math.max(0, ...(data?.connections ?? []).map((each) => each.total));
-  const size = data?.page_size ?? 50;
+  const maxQueues = Math.max(0, ...(data?.connections ?? []).map((connection) => connection.total));
+  const pageSize = data?.page_size ?? 50;
   return (
     <>
-      <div className="cq-tools">
+      <div className="cq-toolbar">
         <h1>Queues</h1>
         <input
           type="search"
-          value={search}
-          placeholder="Find a queue"
-          aria-label="Find a queue"
+          value={searchInput}
+          placeholder="Search queues"
+          aria-label="Search queues"
           onChange={(event) => {
-            setSearch(event.target.value);
+            setSearchInput(event.target.value);
             setPage(0);
           }}
         />
       </div>
-      {problem && data ? <Trouble problem={problem} /> : null}
+      {problem && data ? <ErrorNotice problem={problem} /> : null}
       {data ? (
         <>
-          {data.connections.map((each) => (
-            <ConnectionCard key={each.id} connection={each} search={wanted} />
+          {data.connections.map((connection) => (
+            <ConnectionCard key={connection.id} connection={connection} search={search} />
           ))}
           {data.connections.length === 0 ? (
-            <Empty title="No connection yet">
-              Make an Airflow connection of type Chasqui, or name one in the option connections of the section
-              [chasqui].
-            </Empty>
+            <EmptyState title="No connections">
+              Create an Airflow connection of type Chasqui, or set the option connections in the section [chasqui].
+            </EmptyState>
           ) : null}
-          {most > size ? (
+          {maxQueues > pageSize ? (
             <Pager
-              back={page > 0 ? () => setPage(page - 1) : null}
-              next={(page + 1) * size < most ? () => setPage(page + 1) : null}
+              onPrevious={page > 0 ? () => setPage(page - 1) : null}
+              onNext={(page + 1) * pageSize < maxQueues ? () => setPage(page + 1) : null}
             >
-              Page {page + 1} of {Math.ceil(most / size)}
+              Page {page + 1} of {Math.ceil(maxQueues / pageSize)}
             </Pager>
           ) : null}
         </>
       ) : (
-        <Pending problem={problem} />
+        <LoadingOrError problem={problem} />
       )}
     </>
   );
@@ -65,14 +66,14 @@ export function HealthLine({ health }: { health: Health }) {
     <p className="cq-health">
       <i className={health.ok ? "cq-dot cq-ok" : "cq-dot cq-bad"} aria-hidden="true" />
       <span className="cq-hidden">{health.ok ? "reachable" : "not reachable"}</span>
-      <span>{health.where ?? "no address"}</span>
+      <span>{health.address ?? "no address"}</span>
       {health.version ? <span>{health.version}</span> : null}
       {health.dialect ? <span>{health.dialect} dialect</span> : null}
       {health.latency_ms !== undefined ? <span>{health.latency_ms} ms</span> : null}
       {health.memory ? (
         <span>
-          {size(health.memory)}
-          {health.memory_max ? ` of ${size(health.memory_max)}` : ""}
+          {formatSize(health.memory)}
+          {health.memory_max ? ` of ${formatSize(health.memory_max)}` : ""}
         </span>
       ) : null}
     </p>
@@ -86,24 +87,24 @@ function ConnectionCard({ connection, search }: { connection: Connection; search
         <h2>{connection.id}</h2>
         <HealthLine health={connection} />
       </header>
-      {connection.error ? <Trouble problem={connection.error} /> : null}
+      {connection.error ? <ErrorNotice problem={connection.error} /> : null}
       {connection.warning ? <p className="cq-warning">{connection.warning}</p> : null}
       {connection.queues.length ? (
-        <Queues connection={connection.id} queues={connection.queues} />
+        <QueueTable connection={connection.id} queues={connection.queues} />
       ) : connection.ok ? (
-        <Empty title={search ? "No queue has this in its name" : "No queue yet"}>
-          {search ? null : "A queue is here as soon as something was added to it."}
-        </Empty>
+        <EmptyState title={search ? "No matching queues" : "No queues"}>
+          {search ? null : "A queue appears here after the first job was added."}
+        </EmptyState>
       ) : null}
-      {!connection.complete ? <p className="cq-note">Still looking for queues among the keys of this server.</p> : null}
+      {!connection.complete ? <p className="cq-note">Still scanning the keys of this server for queues.</p> : null}
     </section>
   );
 }
 
-function Queues({ connection, queues }: { connection: string; queues: QueueRow[] }) {
+function QueueTable({ connection, queues }: { connection: string; queues: QueueRow[] }) {
   return (
     <div className="cq-scroll">
-      <table className="cq-table">
+      <table className="cq-table cq-queues">
         <caption className="cq-hidden">Queues of {connection}</caption>
         <thead>
           <tr>
@@ -112,10 +113,10 @@ function Queues({ connection, queues }: { connection: string; queues: QueueRow[]
             <th scope="col" className="cq-num">Running</th>
             <th scope="col" className="cq-num">Delayed</th>
             <th scope="col" className="cq-num">Dead</th>
-            <th scope="col" className="cq-num" title="What the workers have not read yet">Lag</th>
-            <th scope="col" className="cq-num">Oldest</th>
-            <th scope="col" className="cq-num" title="Jobs added per second, over the last minute">In / s</th>
-            <th scope="col" className="cq-num" title="Jobs completed per minute, over the last five minutes">Done / min</th>
+            <th scope="col" className="cq-num" title="Entries that no worker has read yet">Lag</th>
+            <th scope="col" className="cq-num" title="Age of the oldest entry">Oldest</th>
+            <th scope="col" className="cq-num" title="Jobs added per second over the last minute">Added / s</th>
+            <th scope="col" className="cq-num" title={`Jobs done per minute over the last ${RECENT_MINUTES} minutes`}>Done / min</th>
             <th scope="col">Last 30 min</th>
           </tr>
         </thead>
@@ -129,7 +130,7 @@ function Queues({ connection, queues }: { connection: string; queues: QueueRow[]
                 </td>
               </tr>
             ) : (
-              <Row key={queue.name} connection={connection} queue={queue} />
+              <QueueTableRow key={queue.name} connection={connection} queue={queue} />
             ),
           )}
         </tbody>
@@ -138,40 +139,40 @@ function Queues({ connection, queues }: { connection: string; queues: QueueRow[]
   );
 }
 
-function Row({ connection, queue }: { connection: string; queue: QueueRow }) {
-  const place = { conn: connection, queue: queue.name };
-  const recent = queue.beats.slice(-5);
-  const done = recent.reduce((sum, beat) => sum + beat.completed, 0) / Math.max(1, recent.length);
+function QueueTableRow({ connection, queue }: { connection: string; queue: QueueRow }) {
+  const params = { conn: connection, queue: queue.name };
+  const recent = queue.throughput.slice(-RECENT_MINUTES);
+  const donePerMinute = recent.reduce((sum, bucket) => sum + bucket.completed, 0) / Math.max(1, recent.length);
   return (
     <tr>
       <th scope="row">
-        <To place={place}>{queue.name}</To>
+        <PageLink params={params}>{queue.name}</PageLink>
       </th>
-      <Num value={queue.waiting} />
-      <Num value={queue.running} />
-      <Num value={queue.delayed} />
+      <CountCell value={queue.waiting} />
+      <CountCell value={queue.running} />
+      <CountCell value={queue.delayed} />
       <td className="cq-num">
         {queue.dead ? (
           <span className="cq-dead">
-            <To place={{ ...place, tab: "letters" }} label={`${queue.dead} dead letters of ${queue.name}`}>
-              {count(queue.dead)}
-            </To>
+            <PageLink params={{ ...params, tab: "dead-letters" }} label={`${queue.dead} dead letters of ${queue.name}`}>
+              {formatCount(queue.dead)}
+            </PageLink>
           </span>
         ) : (
-          <span className="cq-zero">0</span>
+          <span className="cq-faint">0</span>
         )}
       </td>
-      <Num value={queue.lag} />
-      <td className="cq-num">{queue.oldest_ms === null ? <span className="cq-zero">–</span> : span(queue.oldest_ms)}</td>
-      <td className="cq-num">{queue.added_per_s ? short(queue.added_per_s) : <span className="cq-zero">–</span>}</td>
-      <td className="cq-num">{done ? short(done) : <span className="cq-zero">0</span>}</td>
+      <CountCell value={queue.lag} />
+      <td className="cq-num">{queue.oldest_age_ms === null ? <Dash /> : formatDuration(queue.oldest_age_ms)}</td>
+      <td className="cq-num">{queue.added_per_s ? formatShort(queue.added_per_s) : <Dash />}</td>
+      <td className="cq-num">{donePerMinute ? formatShort(donePerMinute) : <span className="cq-faint">0</span>}</td>
       <td>
-        <Spark beats={queue.beats} />
+        <Sparkline buckets={queue.throughput} />
       </td>
     </tr>
   );
 }
 
-function Num({ value }: { value: number | null }) {
-  return <td className="cq-num">{value ? count(value) : <span className="cq-zero">{value === 0 ? 0 : "–"}</span>}</td>;
+function CountCell({ value }: { value: number | null }) {
+  return <td className="cq-num">{value ? formatCount(value) : value === 0 ? <span className="cq-faint">0</span> : <Dash />}</td>;
 }

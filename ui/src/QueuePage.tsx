@@ -1,93 +1,91 @@
-// One queue: numbers, charts, and its lists behind tabs.
+// One queue: its numbers, charts, and lists in tabs.
 import { useState } from "react";
 
 import { get, queuePath } from "./api";
 import { BatchesTab } from "./BatchView";
-import { Depths, Throughput } from "./charts";
-import { count, short, span } from "./format";
-import { LettersTab } from "./LettersTab";
-import { ConsumersTab, DelayedTab, JobsTab, RepeatsTab } from "./lists";
+import { DepthChart, ThroughputChart } from "./charts";
+import { ErrorNotice, LoadingOrError, TabPanel, Tabs, type QueueRef } from "./components";
+import { DeadLettersTab, NO_FILTER } from "./DeadLettersTab";
+import { formatCount, formatDuration, formatShort } from "./format";
 import { HealthLine } from "./OverviewPage";
-import { Panel, Pending, Tabs, Trouble } from "./parts";
-import { usePlace } from "./place";
-import { usePoll } from "./poll";
-import type { Summary } from "./types";
+import { usePoll } from "./polling";
+import { useQueryParams } from "./queryParams";
+import { ConsumersTab, DelayedTab, JobsTab, RepeatsTab } from "./queueTabs";
+import type { QueueSummary } from "./types";
 
-const RANGES: [number, string][] = [
+const TIME_RANGES: [minutes: number, label: string][] = [
   [15, "15 min"],
   [60, "1 h"],
   [360, "6 h"],
   [1440, "24 h"],
 ];
 
-const NO_FILTER = { reason: null, name: null, age: null, text: null, in: null, letter: null };
-
-export function QueuePage({ connection, queue }: { connection: string; queue: string }) {
-  const [place, go] = usePlace();
+export function QueuePage({ connection, queue }: QueueRef) {
+  const [params, navigate] = useQueryParams();
   const [minutes, setMinutes] = useState(60);
-  const tab = place.get("tab") ?? "overview";
+  const tab = params.get("tab") ?? "overview";
   const { data, problem } = usePoll(`queue ${connection} ${queue} ${minutes}`, (signal) =>
-    get<Summary>(queuePath(connection), { queue_name: queue, minutes }, signal),
+    get<QueueSummary>(queuePath(connection), { queue_name: queue, minutes }, signal),
   );
-  const where = { connection, queue };
+  const queueRef = { connection, queue };
   return (
     <>
-      <div className="cq-tools">
+      <div className="cq-toolbar">
         <h1>{queue}</h1>
         {data ? <HealthLine health={data.health} /> : null}
       </div>
-      {problem && data ? <Trouble problem={problem} /> : null}
-      {data ? <Numbers summary={data} /> : <Pending problem={problem} />}
+      {problem && data ? <ErrorNotice problem={problem} /> : null}
+      {data ? <Stats summary={data} /> : <LoadingOrError problem={problem} />}
       <Tabs
-        label="Parts of the queue"
-        chosen={tab}
-        choose={(id) => go({ ...NO_FILTER, tab: id === "overview" ? null : id }, true)}
+        label="Sections of the queue"
+        selected={tab}
+        onSelect={(id) => navigate({ ...NO_FILTER, tab: id === "overview" ? null : id }, true)}
         items={[
           { id: "overview", label: "Overview" },
           { id: "jobs", label: "Jobs", count: data ? data.waiting + data.running : null },
           { id: "delayed", label: "Delayed", count: data?.delayed },
           { id: "batches", label: "Batches" },
-          { id: "letters", label: "Dead letters", count: data?.dead, bad: true },
+          { id: "dead-letters", label: "Dead letters", count: data?.dead, bad: true },
           { id: "repeats", label: "Repeats", count: data?.repeats },
           { id: "consumers", label: "Consumers", count: data?.consumers },
         ]}
       />
-      <Panel tab={tab}>
+      <TabPanel tab={tab}>
         {tab === "jobs" ? (
-          <JobsTab {...where} />
+          <JobsTab {...queueRef} />
         ) : tab === "delayed" ? (
-          <DelayedTab {...where} />
+          <DelayedTab {...queueRef} />
         ) : tab === "batches" ? (
-          <BatchesTab {...where} />
-        ) : tab === "letters" ? (
-          <LettersTab {...where} mayChange={data?.may_change ?? false} />
+          <BatchesTab {...queueRef} />
+        ) : tab === "dead-letters" ? (
+          <DeadLettersTab {...queueRef} canEdit={data?.can_edit ?? false} />
         ) : tab === "repeats" ? (
-          <RepeatsTab {...where} />
+          <RepeatsTab {...queueRef} />
         ) : tab === "consumers" ? (
-          <ConsumersTab {...where} />
+          <ConsumersTab {...queueRef} />
         ) : data ? (
           <Charts summary={data} minutes={minutes} setMinutes={setMinutes} />
         ) : null}
-      </Panel>
+      </TabPanel>
     </>
   );
 }
 
-function Numbers({ summary }: { summary: Summary }) {
-  const items: [string, string, string][] = [
-    ["Waiting", count(summary.waiting), "wait"],
-    ["Running", count(summary.running), "run"],
-    ["Delayed", count(summary.delayed), "later"],
-    ["Dead", count(summary.dead), summary.dead ? "bad" : "mute"],
-    ["Lag", count(summary.lag), "mute"],
-    ["Oldest", span(summary.oldest_ms), "mute"],
-    ["In per second", summary.added_per_s === null ? "–" : short(summary.added_per_s), "mute"],
-    ["Consumers", count(summary.consumers), "mute"],
+function Stats({ summary }: { summary: QueueSummary }) {
+  const stats: [name: string, value: string, tone: string][] = [
+    ["Waiting", formatCount(summary.waiting), "waiting"],
+    ["Running", formatCount(summary.running), "running"],
+    ["Delayed", formatCount(summary.delayed), "delayed"],
+    ["Dead", formatCount(summary.dead), summary.dead ? "bad" : "muted"],
+    ["Lag", formatCount(summary.lag), "muted"],
+    ["Oldest", formatDuration(summary.oldest_age_ms), "muted"],
+    ["Added / s", summary.added_per_s === null ? "–" : formatShort(summary.added_per_s), "muted"],
+    ["Consumers", formatCount(summary.consumers), "muted"],
   ];
   return (
-    <dl className="cq-numbers">
-      {items.map(([name, value, tone]) => (
-        <div key={name} className={`cq-number cq-tone-${tone}`}>
+    <dl className="cq-stats">
+      {stats.map(([name, value, tone]) => (
+        <div key={name} className={`cq-stat cq-tone-${tone}`}>
           <dt>{name}</dt>
           <dd>{value}</dd>
         </div>
@@ -97,27 +95,27 @@ function Numbers({ summary }: { summary: Summary }) {
 }
 
 function Charts({ summary, minutes, setMinutes }: {
-  summary: Summary;
+  summary: QueueSummary;
   minutes: number;
   setMinutes: (minutes: number) => void;
 }) {
-  const sampled = summary.beats.some((beat) => beat.sampled);
+  const sampled = summary.throughput.some((bucket) => bucket.sampled);
   return (
     <>
-      <div className="cq-ranges" role="group" aria-label="Time range">
-        {RANGES.map(([value, label]) => (
+      <div className="cq-button-group" role="group" aria-label="Time range">
+        {TIME_RANGES.map(([value, label]) => (
           <button key={value} type="button" aria-pressed={value === minutes} onClick={() => setMinutes(value)}>
             {label}
           </button>
         ))}
       </div>
       <div className="cq-charts">
-        <Throughput beats={summary.beats} />
-        <Depths moments={summary.history} />
+        <ThroughputChart buckets={summary.throughput} />
+        <DepthChart samples={summary.history} />
       </div>
       <p className="cq-note">
-        Ends are counted from the events stream, which keeps the newest events only.
-        {sampled ? " Where it was busiest, the count is scaled up from a sample." : ""}
+        Throughput is counted from the events stream, which keeps only the newest events.
+        {sampled ? " Counts of busy intervals are estimated from a sample." : ""}
       </p>
     </>
   );

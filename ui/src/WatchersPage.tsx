@@ -1,24 +1,25 @@
-// Watchers: assets that wait for messages of a queue.
+// Asset watchers that read messages of a queue.
 import { get } from "./api";
-import { count, span } from "./format";
-import { Empty, Pending, To, Trouble, When } from "./parts";
-import { usePoll } from "./poll";
+import { Dash, EmptyState, ErrorNotice, LoadingOrError, PageLink, Timestamp } from "./components";
+import { formatCount, formatDuration } from "./format";
+import { usePoll } from "./polling";
 import type { Watcher } from "./types";
 
 export function WatchersPage() {
   const { data, problem } = usePoll("watchers", (signal) => get<{ watchers: Watcher[] }>("watchers", {}, signal));
   return (
     <>
-      <div className="cq-tools">
+      <div className="cq-toolbar">
         <h1>Watchers</h1>
       </div>
-      {problem && data ? <Trouble problem={problem} /> : null}
+      {problem && data ? <ErrorNotice problem={problem} /> : null}
       {!data ? (
-        <Pending problem={problem} />
+        <LoadingOrError problem={problem} />
       ) : data.watchers.length === 0 ? (
-        <Empty title="No watcher">
-          An Asset with a ChasquiMessageTrigger starts DAG runs from messages. Its DAG must be parsed and unpaused.
-        </Empty>
+        <EmptyState title="No watchers">
+          An asset with a ChasquiMessageTrigger starts DAG runs from messages. It appears here when its DAG is parsed
+          and not paused.
+        </EmptyState>
       ) : (
         <div className="cq-scroll">
           <table className="cq-table">
@@ -27,17 +28,17 @@ export function WatchersPage() {
               <tr>
                 <th scope="col">Watcher</th>
                 <th scope="col">Queue</th>
-                <th scope="col" className="cq-num">Lag</th>
-                <th scope="col" className="cq-num">In hand</th>
-                <th scope="col" className="cq-num">Events today</th>
+                <th scope="col" className="cq-num" title="Messages that the watcher has not read yet">Lag</th>
+                <th scope="col" className="cq-num" title="Messages that were read but not acknowledged yet">Pending</th>
+                <th scope="col" className="cq-num">Events in 24 h</th>
                 <th scope="col">Last event</th>
-                <th scope="col">Last sign</th>
-                <th scope="col">Trouble</th>
+                <th scope="col">Last seen</th>
+                <th scope="col">Problem</th>
               </tr>
             </thead>
             <tbody>
-              {data.watchers.map((each) => (
-                <Row key={`${each.name} ${each.asset}`} watcher={each} />
+              {data.watchers.map((watcher) => (
+                <WatcherRow key={`${watcher.name} ${watcher.asset}`} watcher={watcher} />
               ))}
             </tbody>
           </table>
@@ -47,20 +48,21 @@ export function WatchersPage() {
   );
 }
 
-function Row({ watcher }: { watcher: Watcher }) {
-  const trouble = watcher.error?.message ?? watcher.last_error ?? watcher.problem;
+function WatcherRow({ watcher }: { watcher: Watcher }) {
+  const problem = watcher.error?.message ?? watcher.last_error ?? watcher.problem;
+  const { connection, queue, seconds_since_seen: seconds } = watcher;
   return (
     <tr>
       <th scope="row" title={watcher.uri}>{watcher.name}</th>
-      <td>{watcher.queue ? <To place={{ conn: watcher.connection, queue: watcher.queue }}>{watcher.queue}</To> : "–"}</td>
-      <td className="cq-num">{count(watcher.lag)}</td>
-      <td className="cq-num">{count(watcher.pending)}</td>
-      <td className="cq-num">{count(watcher.events_day)}</td>
-      <td>{watcher.last_event ? <When at={watcher.last_event} /> : <span className="cq-zero">–</span>}</td>
+      <td>{queue ? <PageLink params={{ conn: connection, queue }}>{queue}</PageLink> : <Dash />}</td>
+      <td className="cq-num">{formatCount(watcher.lag)}</td>
+      <td className="cq-num">{formatCount(watcher.pending)}</td>
+      <td className="cq-num">{formatCount(watcher.events_last_day)}</td>
+      <td><Timestamp at={watcher.last_event_at} /></td>
       <td title={watcher.host ?? undefined}>
-        {watcher.seconds_since_seen === null ? <span className="cq-zero">never</span> : `${span(watcher.seconds_since_seen * 1000)} ago`}
+        {seconds === null ? <span className="cq-faint">never</span> : `${formatDuration(seconds * 1000)} ago`}
       </td>
-      <td className={trouble ? "cq-bad-text cq-wrap" : ""}>{trouble ?? <span className="cq-zero">none</span>}</td>
+      <td className={problem ? "cq-bad-text cq-wrap" : ""}>{problem ?? <span className="cq-faint">none</span>}</td>
     </tr>
   );
 }

@@ -1,11 +1,11 @@
-// Requests to our own API, which sits beside Airflow's and takes the same session.
+// Requests to the API of the plugin. They use the session of the Airflow UI.
 
 export interface Problem {
   code: string | null;
   message: string;
 }
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(
     readonly status: number,
     readonly problem: Problem,
@@ -16,7 +16,7 @@ export class Refused extends Error {
 
 type Params = Record<string, string | number | null | undefined>;
 
-function address(path: string, params: Params): string {
+function apiUrl(path: string, params: Params): string {
   const url = new URL(`chasqui/api/${path}`, document.baseURI);
   for (const [key, value] of Object.entries(params)) {
     if (value !== null && value !== undefined && value !== "") url.searchParams.set(key, String(value));
@@ -24,32 +24,28 @@ function address(path: string, params: Params): string {
   return url.href;
 }
 
-async function read<T>(answer: Response): Promise<T> {
-  if (answer.ok) return (await answer.json()) as T;
-  const body = await answer.json().catch(() => ({}));
-  throw new Refused(answer.status, problemOf(answer.status, body));
+async function parseResponse<T>(response: Response): Promise<T> {
+  if (response.ok) return (await response.json()) as T;
+  const body = await response.json().catch(() => ({}));
+  throw new ApiError(response.status, parseProblem(response.status, body));
 }
 
-function problemOf(status: number, body: Record<string, unknown>): Problem {
+function parseProblem(status: number, body: Record<string, unknown>): Problem {
   const error = body.error as Problem | undefined;
   if (error) return error;
-  if (status === 401) return { code: null, message: "Your session has ended: log in again." };
-  if (status === 403) {
-    return { code: null, message: typeof body.detail === "string" ? body.detail : "You may not do that." };
-  }
-  return {
-    code: null,
-    message: typeof body.detail === "string" ? body.detail : `The API server answered ${status}.`,
-  };
+  if (status === 401) return { code: null, message: "Your session has expired. Log in again." };
+  if (typeof body.detail === "string") return { code: null, message: body.detail };
+  if (status === 403) return { code: null, message: "You do not have permission to do this." };
+  return { code: null, message: `The API server returned status ${status}.` };
 }
 
 export async function get<T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
-  return read<T>(await fetch(address(path, params), { credentials: "same-origin", signal }));
+  return parseResponse<T>(await fetch(apiUrl(path, params), { credentials: "same-origin", signal }));
 }
 
 export async function post<T>(path: string, params: Params, body: unknown): Promise<T> {
-  return read<T>(
-    await fetch(address(path, params), {
+  return parseResponse<T>(
+    await fetch(apiUrl(path, params), {
       method: "POST",
       credentials: "same-origin",
       headers: { "Content-Type": "application/json", "X-Chasqui-Change": "1" },
@@ -58,6 +54,6 @@ export async function post<T>(path: string, params: Params, body: unknown): Prom
   );
 }
 
-export function queuePath(connection: string, rest = ""): string {
-  return `connections/${encodeURIComponent(connection)}/queue${rest}`;
+export function queuePath(connection: string, suffix = ""): string {
+  return `connections/${encodeURIComponent(connection)}/queue${suffix}`;
 }

@@ -1,29 +1,34 @@
-// Charts drawn by hand: three shapes are all that the page needs.
+// The charts of the page, as plain SVG: a sparkline, stacked bars and lines.
 import { useState } from "react";
 
-import { clock, count, exact, short } from "./format";
-import type { Beat, Moment } from "./types";
+import { formatClock, formatClockWithSeconds, formatCount, formatShort } from "./format";
+import type { DepthSample, ThroughputBucket } from "./types";
 
-export function Spark({ beats }: { beats: Beat[] }) {
-  const width = 120;
-  const height = 22;
-  const top = Math.max(1, ...beats.map((beat) => beat.completed + beat.dead));
-  const step = width / Math.max(1, beats.length);
-  const done = beats.reduce((sum, beat) => sum + beat.completed, 0);
-  const dead = beats.reduce((sum, beat) => sum + beat.dead, 0);
-  const label = `Last 30 minutes: ${count(done)} completed, ${count(dead)} dead`;
+const SPARKLINE_WIDTH = 120;
+const SPARKLINE_HEIGHT = 22;
+
+export function Sparkline({ buckets }: { buckets: ThroughputBucket[] }) {
+  const maximum = Math.max(1, ...buckets.map((bucket) => bucket.completed + bucket.dead));
+  const step = SPARKLINE_WIDTH / Math.max(1, buckets.length);
+  const scale = (SPARKLINE_HEIGHT - 2) / maximum;
+  const done = buckets.reduce((sum, bucket) => sum + bucket.completed, 0);
+  const dead = buckets.reduce((sum, bucket) => sum + bucket.dead, 0);
+  const label = `Last 30 minutes: ${formatCount(done)} done, ${formatCount(dead)} dead`;
+  const baseline = SPARKLINE_HEIGHT - 0.5;
   return (
-    <svg className="cq-spark" viewBox={`0 0 ${width} ${height}`} role="img" aria-label={label}>
+    <svg className="cq-sparkline" viewBox={`0 0 ${SPARKLINE_WIDTH} ${SPARKLINE_HEIGHT}`} role="img" aria-label={label}>
       <title>{label}</title>
-      <line x1="0" x2={width} y1={height - 0.5} y2={height - 0.5} className="cq-axis" />
-      {beats.map((beat, index) => {
-        const ok = (beat.completed / top) * (height - 2);
-        const bad = (beat.dead / top) * (height - 2);
-        const at = { x: index * step + 0.4, width: Math.max(1, step - 0.8) };
+      <line x1="0" x2={SPARKLINE_WIDTH} y1={baseline} y2={baseline} className="cq-axis" />
+      {buckets.map((bucket, index) => {
+        const doneHeight = bucket.completed ? Math.max(1, bucket.completed * scale) : 0;
+        const deadHeight = bucket.dead ? Math.max(1, bucket.dead * scale) : 0;
+        const column = { x: index * step + 0.4, width: Math.max(1, step - 0.8) };
         return (
-          <g key={beat.at}>
-            {ok > 0 ? <rect {...at} y={height - Math.max(1, ok)} height={Math.max(1, ok)} className="cq-ok" /> : null}
-            {bad > 0 ? <rect {...at} y={height - ok - Math.max(1, bad)} height={Math.max(1, bad)} className="cq-bad" /> : null}
+          <g key={bucket.start_at}>
+            {doneHeight ? <rect {...column} y={SPARKLINE_HEIGHT - doneHeight} height={doneHeight} className="cq-ok" /> : null}
+            {deadHeight ? (
+              <rect {...column} y={SPARKLINE_HEIGHT - doneHeight - deadHeight} height={deadHeight} className="cq-bad" />
+            ) : null}
           </g>
         );
       })}
@@ -31,50 +36,52 @@ export function Spark({ beats }: { beats: Beat[] }) {
   );
 }
 
-const W = 640;
-const H = 168;
+const WIDTH = 640;
+const HEIGHT = 168;
 const LEFT = 44;
 const BOTTOM = 20;
 const TOP = 8;
+const PLOT_WIDTH = WIDTH - LEFT;
+const PLOT_HEIGHT = HEIGHT - TOP - BOTTOM;
 
-function ceiling(value: number): number {
+/** The smallest round number that is not below `value`. */
+function axisMaximum(value: number): number {
   if (value <= 4) return 4;
   const power = 10 ** Math.floor(Math.log10(value));
-  const nice = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((each) => each * power >= value) ?? 10;
-  return nice * power;
+  const factor = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].find((candidate) => candidate * power >= value) ?? 10;
+  return factor * power;
 }
 
-function Frame({ top, times, label, children }: {
-  top: number;
+function Axes({ maximum, times, label, children }: {
+  maximum: number;
   times: number[];
   label: string;
   children: React.ReactNode;
 }) {
-  const marks = [0, 0.5, 1];
   const [first, last] = [times[0], times[times.length - 1]];
-  const say = last - first < 20 * 60_000 ? exact : clock;
+  const formatTime = last - first < 20 * 60_000 ? formatClockWithSeconds : formatClock;
   return (
-    <svg className="cq-chart" viewBox={`0 0 ${W} ${H}`} role="img" aria-label={label} preserveAspectRatio="none">
-      {marks.map((part) => {
-        const y = TOP + (1 - part) * (H - TOP - BOTTOM);
+    <svg className="cq-chart" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={label} preserveAspectRatio="none">
+      {[0, 0.5, 1].map((fraction) => {
+        const y = TOP + (1 - fraction) * PLOT_HEIGHT;
         return (
-          <g key={part}>
-            <line x1={LEFT} x2={W} y1={y} y2={y} className="cq-grid" />
+          <g key={fraction}>
+            <line x1={LEFT} x2={WIDTH} y1={y} y2={y} className="cq-grid" />
             <text x={LEFT - 6} y={y + 3.5} textAnchor="end">
-              {short(top * part)}
+              {formatShort(maximum * fraction)}
             </text>
           </g>
         );
       })}
       {times.length > 1
-        ? [0, 0.25, 0.5, 0.75, 1].map((part) => (
+        ? [0, 0.25, 0.5, 0.75, 1].map((fraction) => (
             <text
-              key={part}
-              x={LEFT + part * (W - LEFT)}
-              y={H - 5}
-              textAnchor={part === 0 ? "start" : part === 1 ? "end" : "middle"}
+              key={fraction}
+              x={LEFT + fraction * PLOT_WIDTH}
+              y={HEIGHT - 5}
+              textAnchor={fraction === 0 ? "start" : fraction === 1 ? "end" : "middle"}
             >
-              {say(first + part * (last - first))}
+              {formatTime(first + fraction * (last - first))}
             </text>
           ))
         : null}
@@ -83,84 +90,94 @@ function Frame({ top, times, label, children }: {
   );
 }
 
-const SERIES = [
-  { key: "completed", label: "Completed", tone: "ok" },
+const OUTCOMES = [
+  { key: "completed", label: "Done", tone: "ok" },
   { key: "retried", label: "Retried", tone: "warn" },
   { key: "dead", label: "Dead", tone: "bad" },
 ] as const;
 
-export function Throughput({ beats }: { beats: Beat[] }) {
-  const [hover, setHover] = useState<number | null>(null);
-  const minutes = beats.length > 1 ? (beats[1].at - beats[0].at) / 60_000 : 1;
-  const rate = (beat: Beat, key: "completed" | "retried" | "dead"): number => beat[key] / minutes;
-  const sums = beats.map((beat) => (beat.completed + beat.retried + beat.dead) / minutes);
-  const top = ceiling(Math.max(0, ...sums));
-  const height = H - TOP - BOTTOM;
-  const step = (W - LEFT) / Math.max(1, beats.length);
-  const total = beats.reduce((sum, beat) => sum + beat.completed, 0);
-  const seen = hover === null ? null : beats[hover];
+type Outcome = (typeof OUTCOMES)[number]["key"];
+
+export function ThroughputChart({ buckets }: { buckets: ThroughputBucket[] }) {
+  const [hoverIndex, setHoverIndex] = useState<number | null>(null);
+  const minutes = buckets.length > 1 ? (buckets[1].start_at - buckets[0].start_at) / 60_000 : 1;
+  const rate = (bucket: ThroughputBucket, outcome: Outcome): number => bucket[outcome] / minutes;
+  const sums = buckets.map((bucket) => (bucket.completed + bucket.retried + bucket.dead) / minutes);
+  const maximum = axisMaximum(Math.max(0, ...sums));
+  const step = PLOT_WIDTH / Math.max(1, buckets.length);
+  const done = buckets.reduce((sum, bucket) => sum + bucket.completed, 0);
+  const hovered = hoverIndex === null ? null : buckets[hoverIndex];
   return (
     <figure className="cq-figure">
       <figcaption>
-        <b>Ended per minute</b>
-        {SERIES.map((each) => (
-          <span key={each.key} className={`cq-key cq-${each.tone}`}>
-            {each.label}
-            {seen ? <em>{short(rate(seen, each.key))}</em> : null}
+        <b>Jobs per minute</b>
+        {OUTCOMES.map((outcome) => (
+          <span key={outcome.key} className={`cq-key cq-${outcome.tone}`}>
+            {outcome.label}
+            {hovered ? <em>{formatShort(rate(hovered, outcome.key))}</em> : null}
           </span>
         ))}
-        <span className="cq-at">{seen ? `${clock(seen.at)}${seen.sampled ? ", sampled" : ""}` : ""}</span>
+        <span className="cq-hover-time">
+          {hovered ? `${formatClock(hovered.start_at)}${hovered.sampled ? ", estimated" : ""}` : ""}
+        </span>
       </figcaption>
-      <Frame top={top} times={beats.map((beat) => beat.at)} label={`Jobs ended over time: ${count(total)} completed`}>
-        {beats.map((beat, index) => {
-          let base = TOP + height;
+      <Axes
+        maximum={maximum}
+        times={buckets.map((bucket) => bucket.start_at)}
+        label={`Jobs per minute over time: ${formatCount(done)} done in total`}
+      >
+        {buckets.map((bucket, index) => {
+          let y = TOP + PLOT_HEIGHT;
           return (
-            <g key={beat.at} onMouseEnter={() => setHover(index)} onMouseLeave={() => setHover(null)}>
-              <rect x={LEFT + index * step} y={TOP} width={step} height={height} className="cq-hit" />
-              {SERIES.map((each) => {
-                const tall = (rate(beat, each.key) / top) * height;
-                if (!tall) return null;
-                const drawn = Math.max(1.5, tall);
-                base -= drawn;
+            <g key={bucket.start_at} onMouseEnter={() => setHoverIndex(index)} onMouseLeave={() => setHoverIndex(null)}>
+              <rect x={LEFT + index * step} y={TOP} width={step} height={PLOT_HEIGHT} className="cq-hover-area" />
+              {OUTCOMES.map((outcome) => {
+                const height = (rate(bucket, outcome.key) / maximum) * PLOT_HEIGHT;
+                if (!height) return null;
+                const visibleHeight = Math.max(1.5, height);
+                y -= visibleHeight;
                 return (
                   <rect
-                    key={each.key}
+                    key={outcome.key}
                     x={LEFT + index * step + step * 0.12}
-                    y={base}
+                    y={y}
                     width={step * 0.76}
-                    height={drawn}
-                    className={`cq-${each.tone}`}
+                    height={visibleHeight}
+                    className={`cq-${outcome.tone}`}
                   />
                 );
               })}
             </g>
           );
         })}
-      </Frame>
+      </Axes>
     </figure>
   );
 }
 
-const LINES = [
-  { key: "waiting", label: "Waiting", tone: "wait" },
-  { key: "running", label: "Running", tone: "run" },
-  { key: "delayed", label: "Delayed", tone: "later" },
+const STATES = [
+  { key: "waiting", label: "Waiting", tone: "waiting" },
+  { key: "running", label: "Running", tone: "running" },
+  { key: "delayed", label: "Delayed", tone: "delayed" },
   { key: "dead", label: "Dead", tone: "bad" },
 ] as const;
 
-export function Depths({ moments }: { moments: Moment[] }) {
-  const last = moments.at(-1);
-  const first = moments[0]?.at ?? 0;
-  const range = Math.max(1, (last?.at ?? 1) - first);
-  const top = ceiling(Math.max(0, ...moments.flatMap((each) => LINES.map((line) => each[line.key]))));
-  const height = H - TOP - BOTTOM;
-  const path = (key: (typeof LINES)[number]["key"]): string =>
-    moments
-      .map((each, index) => {
-        const x = LEFT + ((each.at - first) / range) * (W - LEFT);
-        const y = TOP + height - (each[key] / top) * height;
-        // Nobody looked for a while: what was in between is not known, so it is not drawn.
-        const gap = index === 0 || each.at - moments[index - 1].at > 60_000;
+type State = (typeof STATES)[number]["key"];
+
+// The depth between two samples that are further apart is not known, so no line is drawn.
+const MAX_SAMPLE_GAP_MS = 60_000;
+
+export function DepthChart({ samples }: { samples: DepthSample[] }) {
+  const last = samples.at(-1);
+  const startAt = samples[0]?.sampled_at ?? 0;
+  const period = Math.max(1, (last?.sampled_at ?? 1) - startAt);
+  const maximum = axisMaximum(Math.max(0, ...samples.flatMap((sample) => STATES.map((state) => sample[state.key]))));
+  const path = (state: State): string =>
+    samples
+      .map((sample, index) => {
+        const x = LEFT + ((sample.sampled_at - startAt) / period) * PLOT_WIDTH;
+        const y = TOP + PLOT_HEIGHT - (sample[state] / maximum) * PLOT_HEIGHT;
+        const gap = index === 0 || sample.sampled_at - samples[index - 1].sampled_at > MAX_SAMPLE_GAP_MS;
         return `${gap ? "M" : "L"}${x.toFixed(1)},${y.toFixed(1)}`;
       })
       .join("");
@@ -168,25 +185,25 @@ export function Depths({ moments }: { moments: Moment[] }) {
     <figure className="cq-figure">
       <figcaption>
         <b>Depth</b>
-        {LINES.map((each) => (
-          <span key={each.key} className={`cq-key cq-${each.tone}`}>
-            {each.label}
-            {last ? <em>{short(last[each.key])}</em> : null}
+        {STATES.map((state) => (
+          <span key={state.key} className={`cq-key cq-${state.tone}`}>
+            {state.label}
+            {last ? <em>{formatShort(last[state.key])}</em> : null}
           </span>
         ))}
       </figcaption>
-      {moments.length > 1 ? (
-        <Frame
-          top={top}
-          times={moments.map((each) => each.at)}
-          label={`Depth since ${clock(first)}: now ${LINES.map((each) => `${last?.[each.key]} ${each.label.toLowerCase()}`).join(", ")}`}
+      {samples.length > 1 ? (
+        <Axes
+          maximum={maximum}
+          times={samples.map((sample) => sample.sampled_at)}
+          label={`Depth since ${formatClock(startAt)}: now ${STATES.map((state) => `${last?.[state.key]} ${state.key}`).join(", ")}`}
         >
-          {LINES.map((each) => (
-            <path key={each.key} d={path(each.key)} className={`cq-line cq-${each.tone}`} />
+          {STATES.map((state) => (
+            <path key={state.key} d={path(state.key)} className={`cq-line cq-${state.tone}`} />
           ))}
-        </Frame>
+        </Axes>
       ) : (
-        <p className="cq-note cq-wait-chart">Drawn from now on, while somebody looks at this page.</p>
+        <p className="cq-note cq-chart-empty">The depth is recorded while this page is open.</p>
       )}
     </figure>
   );

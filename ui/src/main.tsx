@@ -1,14 +1,15 @@
+// Entry point of the bundle: adds the styles and registers the component.
 import { App } from "./App";
 import css from "./style.css?inline";
 
-const ID = "chasqui-style";
+const STYLE_ID = "chasqui-style";
 
-if (!document.getElementById(ID)) {
+if (!document.getElementById(STYLE_ID)) {
   const style = document.createElement("style");
-  style.id = ID;
+  style.id = STYLE_ID;
   style.textContent = css;
   document.head.append(style);
 }
 
-// Airflow looks for the component under the plugin's name.
+// Airflow finds the component under the name of the React app.
 Reflect.set(globalThis, "Chasqui", App);

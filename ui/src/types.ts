@@ -1,8 +1,8 @@
-// The API's answers.
+// The responses of the API.
 import type { Problem } from "./api";
 
-export interface Beat {
-  at: number;
+export interface ThroughputBucket {
+  start_at: number;
   completed: number;
   retried: number;
   dead: number;
@@ -15,8 +15,8 @@ export interface Depth {
   delayed: number;
   dead: number;
   lag: number | null;
-  oldest_ms: number | null;
-  next_due: number | null;
+  oldest_age_ms: number | null;
+  next_due_at: number | null;
   consumers: number;
   repeats: number;
 }
@@ -25,11 +25,11 @@ export interface QueueRow extends Depth {
   name: string;
   error: Problem | null;
   added_per_s: number | null;
-  beats: Beat[];
+  throughput: ThroughputBucket[];
 }
 
 export interface Health {
-  where: string | null;
+  address: string | null;
   ok: boolean;
   error: Problem | null;
   dialect?: string;
@@ -46,7 +46,7 @@ export interface Connection extends Health {
   queues: QueueRow[];
   total: number;
   complete: boolean;
-  may_change: boolean;
+  can_edit: boolean;
 }
 
 export interface Overview {
@@ -55,22 +55,22 @@ export interface Overview {
   now: number;
 }
 
-export interface Moment {
-  at: number;
+export interface DepthSample {
+  sampled_at: number;
   waiting: number;
   running: number;
   delayed: number;
   dead: number;
 }
 
-export interface Summary extends Depth {
+export interface QueueSummary extends Depth {
   name: string;
   connection: string;
-  may_change: boolean;
+  can_edit: boolean;
   health: Health;
   added_per_s: number | null;
-  beats: Beat[];
-  history: Moment[];
+  throughput: ThroughputBucket[];
+  history: DepthSample[];
   now: number;
 }
 
@@ -82,11 +82,11 @@ export interface JobRow {
   state: string;
   attempt: number | null;
   created_at: number | null;
-  at: number;
+  enqueued_at: number;
   consumer: string | null;
   idle_ms: number | null;
   deliveries: number | null;
-  batch: string | null;
+  batch_id: string | null;
 }
 
 export interface DelayedRow {
@@ -96,7 +96,7 @@ export interface DelayedRow {
   due_at: number;
   attempt: number | null;
   created_at: number | null;
-  batch: string | null;
+  batch_id: string | null;
 }
 
 export interface RepeatRow {
@@ -107,20 +107,20 @@ export interface RepeatRow {
   fired: number;
   limit: number | null;
   end_at: number | null;
-  missed: string;
+  misfire: string;
 }
 
-export interface Group {
+export interface ConsumerGroup {
   name: string;
-  workers: boolean;
+  is_worker_group: boolean;
   pending: number;
   lag: number | null;
-  last_id: string;
+  last_delivered_id: string;
   total: number;
   consumers: { name: string; pending: number; idle_ms: number }[];
 }
 
-export interface Origin {
+export interface TaskOrigin {
   dag_id: string;
   run_id: string;
   task_id: string;
@@ -131,67 +131,67 @@ export interface Batch {
   id: string;
   total: number | null;
   parts: number;
-  sent: number;
+  enqueued: number;
   done: number;
   dead: number;
   finished: boolean;
   created_at: number | null;
   source: string;
-  origin: Origin | null;
-  dead_ids?: string[];
+  origin: TaskOrigin | null;
+  dead_job_ids?: string[];
 }
 
-export interface Letter {
+export interface DeadLetter {
   id: string;
   job_id: string | null;
-  name: string;
+  job_name: string;
   reason: string;
   error: string | null;
   attempts: number | null;
-  at: number;
+  dead_at: number;
   size: number;
-  batch: string | null;
+  batch_id: string | null;
   readable: boolean;
 }
 
-export interface Text {
+export interface PayloadText {
   hidden: boolean;
   text: string;
-  cut: boolean;
+  truncated: boolean;
 }
 
-export interface WholeLetter extends Letter {
+export interface DeadLetterDetail extends DeadLetter {
   detail: string | null;
   source_id: string;
   created_at: number | null;
-  payload: Text | null;
+  payload: PayloadText | null;
 }
 
-export interface LetterPage {
-  letters: Letter[];
-  cursor: string | null;
-  looked: number;
+export interface DeadLetterPage {
+  dead_letters: DeadLetter[];
+  next_cursor: string | null;
+  scanned: number;
   total: number;
 }
 
 export interface Facets {
   sampled: number;
   reasons: [string, number][];
-  names: [string, number][];
+  job_names: [string, number][];
 }
 
-export interface Step {
+export interface ChangeResult {
   matched: number;
   affected: number;
   max_replays_reached: number;
   unreadable: number;
   missing: number;
-  looked: number;
-  cursor: string | null;
-  until: string | null;
+  scanned: number;
+  next_cursor: string | null;
+  last_id: string | null;
 }
 
-export interface Event {
+export interface JobEvent {
   entry_id: string;
   name: string;
   ts_ms: number;
@@ -205,29 +205,29 @@ export interface Event {
 export interface Job {
   id: string;
   state: string;
-  gave_up: boolean;
+  search_truncated: boolean;
   name: string;
   attempt: number | null;
   created_at: number | null;
   due_at: number | null;
   entry_id: string | null;
   reason: string | null;
-  payload: Text | null;
-  result: Text | null;
+  payload: PayloadText | null;
+  result: PayloadText | null;
   progress: unknown;
-  letter: WholeLetter | null;
-  events: Event[];
+  dead_letter: DeadLetterDetail | null;
+  events: JobEvent[];
   more_events: boolean;
   batch: Batch | null;
-  origin: Origin | null;
+  origin: TaskOrigin | null;
 }
 
-export interface SentLink extends Origin {
+export interface SentLink extends TaskOrigin {
   sent_at: number;
   connection: string;
   queue: string;
-  job: string | null;
-  batch: string | null;
+  job_id: string | null;
+  batch_id: string | null;
   progress?: Batch;
   error?: Problem;
 }
@@ -246,7 +246,7 @@ export interface Watcher {
   delivered: number | null;
   last_error: string | null;
   seconds_since_seen: number | null;
-  events_day: number;
-  last_event: number | null;
+  events_last_day: number;
+  last_event_at: number | null;
   error: Problem | null;
 }

@@ -1,4 +1,4 @@
-"""Batches: jobs handed off together, part by part, each index once; and how far they are."""
+"""Batches: enqueue the jobs of a batch exactly once, in parts, and read its progress."""
 
 from __future__ import annotations
 
@@ -48,7 +48,14 @@ _INT_FIELDS = frozenset(("total", "parts", "created"))
 
 
 class PartOptions:
-    """What the jobs of a part have in common."""
+    """Options of all jobs of one part of a batch.
+
+    :param job_name: the name of the jobs.
+    :param retry: the retry policy of the jobs; None for that of the worker.
+    :param run_at_ms: when the jobs become due, in milliseconds; None for now.
+    :param source: who enqueued the batch, for the UI.
+    :param ttl_ms: how long the state of the batch is stored, in milliseconds.
+    """
 
     __slots__ = ("job_name", "retry", "run_at_ms", "source", "ttl_ms")
 
@@ -67,6 +74,81 @@ class PartOptions:
         self.ttl_ms = ttl_ms
 
 
+def add(
+    keys: Keys,
+    batch_id: str,
+    payloads: Iterable[Any],
+    options: PartOptions,
+    config: QueueConfig,
+    now_ms: int,
+) -> CommandFlow[Batch]:
+    """Enqueue a batch of one part and finalize it.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the id of the batch.
+    :param payloads: the payloads of the jobs.
+    :param options: the options of the jobs.
+    :param config: the configuration of the queue.
+    :param now_ms: the current time in milliseconds.
+    :raises ReplicationTimeout: if the write concern was not met.
+    """
+    replication_waiter = ReplicationWaiter(keys, config)
+    position = BatchPosition(batch_id, 0, 0)
+    total = yield from add_part(
+        keys, position, payloads, options, config, now_ms, replication_waiter
+    )
+    finalize_command = finalize(keys, batch_id, total, 1, options, now_ms)
+    yield from replication_waiter.send([finalize_command])
+    replication_waiter.check()
+    return Batch(keys.queue_name, batch_id, total, 1)
+
+
+def add_part(
+    keys: Keys,
+    position: BatchPosition,
+    payloads: Iterable[Any],
+    options: PartOptions,
+    config: QueueConfig,
+    now_ms: int,
+    replication_waiter: ReplicationWaiter | None = None,
+) -> CommandFlow[int]:
+    """Enqueue the jobs of one part of a batch.
+
+    The chunks of a part must arrive in order. The script refuses a gap, so after a lost connection
+    the whole pipeline is sent again and jobs that had arrived are skipped. If the queue has a
+    `max_len`, chunks are sent one at a time.
+
+    :param keys: the keys of the queue.
+    :param position: the batch, the part and the index of the first job.
+    :param payloads: the payloads of the jobs.
+    :param options: the options of the jobs.
+    :param config: the configuration of the queue.
+    :param now_ms: the current time in milliseconds.
+    :param replication_waiter: sends the commands. The caller that passes one must call its
+        `check()`.
+    :return: the index after the last job.
+    :raises InvalidArgument: if the part has too many jobs.
+    :raises ReplicationTimeout: if the write concern was not met.
+    """
+    sender = replication_waiter or ReplicationWaiter(keys, config)
+    index = position.index
+    envelopes = _encode_envelopes(position, payloads, options, config, now_ms)
+    chunks = chunked(envelopes, len, MAX_CHUNK_JOBS, MAX_CHUNK_BYTES)
+    max_chunks = 1 if config.max_len else MAX_PIPELINE_CHUNKS
+    pipelines = chunked(chunks, lambda chunk: sum(map(len, chunk)), max_chunks, MAX_PIPELINE_BYTES)
+    for pipeline in pipelines:
+        commands: list[DeferredCommand[int]] = []
+        for chunk in pipeline:
+            chunk_position = replace(position, index=index)
+            build = partial(_add_command, keys, chunk_position, chunk, options, config, now_ms)
+            commands.append(DeferredCommand("add_batch_part", build))
+            index += len(chunk)
+        yield from sender.send(commands)
+    if replication_waiter is None:
+        sender.check()
+    return index
+
+
 def add_chunk(
     keys: Keys,
     position: BatchPosition,
@@ -75,9 +157,18 @@ def add_chunk(
     config: QueueConfig,
     now_ms: int,
 ) -> Command[int]:
-    """Put payloads on the queue as the jobs from `place` on; answers how many were new."""
-    raws = list(_encode_envelopes(position, payloads, options, config, now_ms))
-    return _add_command(keys, position, raws, options, config, now_ms)
+    """Enqueue a chunk of a part in one script call.
+
+    :param keys: the keys of the queue.
+    :param position: the batch, the part and the index of the first job.
+    :param payloads: the payloads of the jobs.
+    :param options: the options of the jobs.
+    :param config: the configuration of the queue.
+    :param now_ms: the current time in milliseconds.
+    :return: a command that returns the number of jobs that were created.
+    """
+    envelopes = list(_encode_envelopes(position, payloads, options, config, now_ms))
+    return _add_command(keys, position, envelopes, options, config, now_ms)
 
 
 def _encode_envelopes(
@@ -87,23 +178,25 @@ def _encode_envelopes(
     config: QueueConfig,
     now_ms: int,
 ) -> Iterable[bytes]:
-    # Block by block: a third of the time of as many calls for one job.
-    index, waiting = position.index, iter(payloads)
-    while block := list(islice(waiting, MAX_CHUNK_JOBS)):
+    # In blocks, because encoding jobs one by one is slower (see docs/performance.md).
+    index, remaining = position.index, iter(payloads)
+    while block := list(islice(remaining, MAX_CHUNK_JOBS)):
         if index + len(block) > MAX_INDEX + 1:
-            raise InvalidArgument(f"a part has at most {MAX_INDEX + 1} jobs; use several parts")
-        names = [
-            batch_job_id(position.batch_id, position.part, at)
-            for at in range(index, index + len(block))
+            raise InvalidArgument(
+                f"a part of a batch can have at most {MAX_INDEX + 1} jobs; use several parts"
+            )
+        job_ids = [
+            batch_job_id(position.batch_id, position.part, job_index)
+            for job_index in range(index, index + len(block))
         ]
-        yield from build_envelopes(names, block, config, now_ms, options.retry)
+        yield from build_envelopes(job_ids, block, config, now_ms, options.retry)
         index += len(block)
 
 
 def _add_command(
     keys: Keys,
     position: BatchPosition,
-    encoded_jobs: Sequence[bytes],
+    envelopes: Sequence[bytes],
     options: PartOptions,
     config: QueueConfig,
     now_ms: int,
@@ -117,97 +210,56 @@ def _add_command(
         now_ms,
         options.source,
     ]
-    for raw in encoded_jobs:
+    for envelope in envelopes:
         if options.run_at_ms:
-            args += (encode_delayed_member(options.job_name, raw), b"")
+            args += (encode_delayed_member(options.job_name, envelope), b"")
         else:
-            args += (raw, options.job_name)
+            args += (envelope, options.job_name)
     return script_command(
         "add_batch_part", as_int, [keys.stream, keys.delayed, keys.batch(position.batch_id)], args
     )
 
 
-def add_part(
-    keys: Keys,
-    position: BatchPosition,
-    payloads: Iterable[Any],
-    options: PartOptions,
-    config: QueueConfig,
-    now_ms: int,
-    replication_waiter: ReplicationWaiter | None = None,
-) -> CommandFlow[int]:
-    """Hand off the jobs of one part, from `place.index` on; returns where the part ends.
-
-    Chunks of a part must arrive in order; the script refuses a gap, so a lost window is sent again
-    as a whole and what had arrived is passed over. With a limit the chunks go one by one.
-    Whoever gives a `confirmer` checks it.
-    """
-    sender = replication_waiter or ReplicationWaiter(keys, config)
-    index = position.index
-    raws = _encode_envelopes(position, payloads, options, config, now_ms)
-    chunks = chunked(raws, len, MAX_CHUNK_JOBS, MAX_CHUNK_BYTES)
-    most = 1 if config.max_len else MAX_PIPELINE_CHUNKS
-    for window in chunked(chunks, lambda chunk: sum(map(len, chunk)), most, MAX_PIPELINE_BYTES):
-        ops: list[DeferredCommand[int]] = []
-        for chunk in window:
-            here = replace(position, index=index)
-            send = partial(_add_command, keys, here, chunk, options, config, now_ms)
-            ops.append(DeferredCommand("add_part", send))
-            index += len(chunk)
-        yield from sender.send(ops)
-    if replication_waiter is None:
-        sender.check()
-    return index
-
-
 def finalize(
     keys: Keys, batch_id: str, total: int, parts: int, options: PartOptions, now_ms: int
 ) -> Command[int]:
-    """Write the total: from here on the batch can finish."""
+    """Write the total number of jobs. Only a finalized batch can finish.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the id of the batch.
+    :param total: the number of jobs in all parts.
+    :param parts: the number of parts.
+    :param options: the options; only `source` and `ttl_ms` are used.
+    :param now_ms: the current time in milliseconds.
+    """
     args: list[Arg] = [total, parts, now_ms, options.source, options.ttl_ms]
     return script_command("finalize_batch", as_int, [keys.batch(batch_id)], args)
 
 
-def add(
-    keys: Keys,
-    batch_id: str,
-    payloads: Iterable[Any],
-    options: PartOptions,
-    config: QueueConfig,
-    now_ms: int,
-) -> CommandFlow[Batch]:
-    """Hand off a batch of one part and seal it."""
-    confirmer = ReplicationWaiter(keys, config)
-    place = BatchPosition(batch_id, 0, 0)
-    total = yield from add_part(keys, place, payloads, options, config, now_ms, confirmer)
-    yield from confirmer.send([finalize(keys, batch_id, total, 1, options, now_ms)])
-    confirmer.check()
-    return Batch(keys.queue_name, batch_id, total, 1)
-
-
-def _parse_fields(reply: Any) -> dict[str, str]:
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in as_pairs(reply)}
-
-
 def progress(keys: Keys, batch_id: str) -> CommandFlow[BatchProgress | None]:
-    """Return how far the batch is, or None if there is no such batch."""
+    """Return the progress of a batch, or None if it does not exist.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the id of the batch.
+    :raises DecodeError: if the hash of the batch is not readable.
+    """
     fields = yield redis_command("HGETALL", keys.batch(batch_id), parse=_parse_fields)
     if not fields:
         return None
     try:
-        numbers = {key: int(value) for key, value in fields.items() if key in _INT_FIELDS}
-        sent = {int(key[5:]): int(value) for key, value in fields.items() if key[:5] == "sent:"}
+        numbers = {name: int(value) for name, value in fields.items() if name in _INT_FIELDS}
+        sent = {int(name[5:]): int(value) for name, value in fields.items() if name[:5] == "sent:"}
     except ValueError as cause:
         raise DecodeError(
-            f"the record of batch {batch_id!r} holds something that is no number; find out who else "
-            "writes under this queue's name, and remove it"
+            f"the hash of batch {batch_id!r} has a field that must be an integer and is not; find "
+            "the program that writes to this queue's keys, and delete the batch"
         ) from cause
     parts = numbers.get("parts", max(sent, default=-1) + 1)
     counts: list[int] = []
     if 0 < parts <= MAX_PARTS:
-        names = [keys.batch_done(batch_id, part) for part in range(parts)]
-        names += [keys.batch_dead(batch_id, part) for part in range(parts)]
-        counts = yield [redis_command("BITCOUNT", name, parse=as_int) for name in names]
+        bitmap_keys = [keys.batch_done(batch_id, part) for part in range(parts)]
+        bitmap_keys += [keys.batch_dead(batch_id, part) for part in range(parts)]
+        counts = yield [redis_command("BITCOUNT", key, parse=as_int) for key in bitmap_keys]
     return BatchProgress(
         batch_id=batch_id,
         total=numbers.get("total"),
@@ -220,22 +272,36 @@ def progress(keys: Keys, batch_id: str) -> CommandFlow[BatchProgress | None]:
     )
 
 
+def _parse_fields(reply: Any) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in as_pairs(reply)}
+
+
 def dead_job_ids(keys: Keys, batch_id: str, parts: int, limit: int) -> CommandFlow[list[str]]:
-    """Return the ids of the batch's dead jobs, in order, at most `limit`."""
-    found: list[str] = []
+    """Return the ids of the dead jobs of a batch, in order.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the id of the batch.
+    :param parts: the number of parts of the batch.
+    :param limit: the maximum number of ids.
+    """
+    job_ids: list[str] = []
     for part in range(parts):
-        bits = yield redis_command("GET", keys.batch_dead(batch_id, part), parse=as_raw)
-        wanted = islice(iter_set_bits(bits or b""), limit - len(found))
-        found += [batch_job_id(batch_id, part, index) for index in wanted]
-        if len(found) >= limit:
+        bitmap = yield redis_command("GET", keys.batch_dead(batch_id, part), parse=as_raw)
+        indexes = islice(iter_set_bits(bitmap or b""), limit - len(job_ids))
+        job_ids += [batch_job_id(batch_id, part, index) for index in indexes]
+        if len(job_ids) >= limit:
             break
-    return found
+    return job_ids
 
 
 def completion_bits(keys: Keys, position: BatchPosition) -> list[Command[int]]:
-    """Ask whether a job of a batch is done, and whether it is dead."""
-    done, dead = (
+    """Return two commands that read the done bit and the dead bit of a job.
+
+    :param keys: the keys of the queue.
+    :param position: the position of the job in its batch.
+    """
+    bitmap_keys = (
         keys.batch_done(position.batch_id, position.part),
         keys.batch_dead(position.batch_id, position.part),
     )
-    return [redis_command("GETBIT", key, position.index, parse=as_int) for key in (done, dead)]
+    return [redis_command("GETBIT", key, position.index, parse=as_int) for key in bitmap_keys]

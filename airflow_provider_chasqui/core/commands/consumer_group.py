@@ -1,4 +1,7 @@
-"""read, claim, settle, retry, bury, keep, release: entries between the stream and a worker."""
+"""The consumer group of the workers: read, claim, acknowledge, retry, dead-letter, requeue.
+
+Also the leader lock of the promoter and scheduler, and the cancel requests that workers check.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +29,48 @@ from airflow_provider_chasqui.core.job import InvalidEntry, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
 
 ParsedEntry = StreamEntry | InvalidEntry
+NO_SIZE_LIMIT = 2**62
 
 
 def create(keys: Keys, group: str) -> Command[Any]:
-    """Create the consumer group at the stream's beginning; BUSYGROUP means it is there."""
+    """Create the consumer group at the beginning of the stream.
+
+    The server replies with the error BUSYGROUP if the group exists.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    """
     return redis_command("XGROUP", "CREATE", keys.stream, group, "0", "MKSTREAM", parse=as_raw)
 
 
 def read(
     keys: Keys, group: str, consumer: str, count: int, block_ms: int, claim_after_ms: int
 ) -> DialectCommand[list[Any]]:
-    """Read new entries, and on the native dialect idle ones too; raw, see `deliveries`.
+    """Read new entries, and in the native dialect also claim idle ones.
 
-    On the portable dialect idle entries are taken over by `claim`.
+    In the portable dialect, `claim` claims idle entries.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param consumer: the name of the consumer.
+    :param count: the maximum number of entries.
+    :param block_ms: how long to wait for an entry, in milliseconds; 0 to return at once.
+    :param claim_after_ms: the idle time after which an entry of another consumer is claimed.
+    :return: a command that returns raw entries, see `parse_entry`.
     """
     head = ("XREADGROUP", "GROUP", group, consumer, "COUNT", count)
-    wait: tuple[Arg, ...] = ("BLOCK", block_ms) if block_ms else ()
-    tail = ("STREAMS", keys.stream, ">")
+    block: tuple[Arg, ...] = ("BLOCK", block_ms) if block_ms else ()
+    streams = ("STREAMS", keys.stream, ">")
     native = redis_command(
-        *head, *wait, "CLAIM", claim_after_ms, *tail, parse=_parse_read_reply, block_ms=block_ms
+        *head,
+        *block,
+        "CLAIM",
+        claim_after_ms,
+        *streams,
+        parse=_parse_read_reply,
+        block_ms=block_ms,
     )
-    portable = redis_command(*head, *wait, *tail, parse=_parse_read_reply, block_ms=block_ms)
+    portable = redis_command(*head, *block, *streams, parse=_parse_read_reply, block_ms=block_ms)
     return DialectCommand(native, portable)
 
 
@@ -57,47 +81,75 @@ def _parse_read_reply(reply: Any) -> list[Any]:
 def claim(
     keys: Keys, group: str, consumer: str, min_idle_ms: int, count: int
 ) -> Command[list[Any]]:
-    """Take over idle entries (portable dialect)."""
+    """Claim idle entries of other consumers, for the portable dialect.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param consumer: the name of the consumer that claims.
+    :param min_idle_ms: the idle time after which an entry is claimed.
+    :param count: the maximum number of entries.
+    :return: a command that returns raw entries, see `parse_entry`.
+    """
     return script_command("claim", as_raw, [keys.stream], [group, consumer, min_idle_ms, count])
 
 
 def parse_entry(raw_entry: Sequence[Any], max_bytes: int) -> ParsedEntry:
-    """Return one raw entry as a job to run, or as a rejection with the wire's reason."""
+    """Parse a stream entry into a job to run, or into an `InvalidEntry` with ChasquiMQ's reason.
+
+    :param raw_entry: the entry as the server replied it: id, fields, and for claimed entries the
+        idle time and the number of deliveries.
+    :param max_bytes: the maximum size of the envelope; `NO_SIZE_LIMIT` to read an entry without
+        running it.
+    """
     entry_id = raw_entry[0].decode()
     idle_ms, deliveries = (raw_entry[2], raw_entry[3]) if len(raw_entry) > 2 else (0, 0)
     fields = raw_entry[1] or []
     if len(fields) == 2 and fields[0] == b"d":
-        d, name = fields[1], ""
+        envelope, job_name = fields[1], ""
     else:
-        d, name = _envelope_and_name(fields)
-    if d is None:
+        envelope, job_name = _envelope_and_name(fields)
+    if envelope is None:
         detail = "missing or non-bytes payload field"
-        return InvalidEntry(entry_id, b"", name, "malformed", detail, deliveries)
-    if len(d) > max_bytes:
-        return InvalidEntry(entry_id, d, name, "oversize_payload", None, deliveries)
+        return InvalidEntry(entry_id, b"", job_name, "malformed", detail, deliveries)
+    if len(envelope) > max_bytes:
+        return InvalidEntry(entry_id, envelope, job_name, "oversize_payload", None, deliveries)
     try:
-        job = decode_envelope(d, name)
+        job = decode_envelope(envelope, job_name)
     except DecodeError as cause:
-        return InvalidEntry(entry_id, d, name, "decode_failed", cause.message, deliveries)
+        return InvalidEntry(
+            entry_id, envelope, job_name, "decode_failed", cause.message, deliveries
+        )
     return StreamEntry(entry_id, job, deliveries, idle_ms)
 
 
 def _envelope_and_name(fields: Sequence[bytes]) -> tuple[bytes | None, str]:
-    d = n = None
+    envelope = job_name = None
     for i in range(0, len(fields) - 1, 2):
-        if fields[i] == b"d" and d is None:
-            d = fields[i + 1]
-        elif fields[i] == b"n" and n is None:
-            n = fields[i + 1]
-    return d, decode_job_name(n) if n else ""
+        if fields[i] == b"d" and envelope is None:
+            envelope = fields[i + 1]
+        elif fields[i] == b"n" and job_name is None:
+            job_name = fields[i + 1]
+    return envelope, decode_job_name(job_name) if job_name else ""
 
 
 def ack(keys: Keys, group: str, entry_ids: Sequence[str]) -> DialectCommand[list[bool]]:
-    """Take finished entries off the stream; says for each whether it was still ours to take."""
+    """Acknowledge and delete entries.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param entry_ids: the ids of the entries.
+    :return: a command that returns, per entry, whether it was still pending and is now deleted.
+    """
     native = redis_command(
-        "XACKDEL", keys.stream, group, "IDS", len(entry_ids), *entry_ids,
-        parse=lambda reply: [flag == 1 for flag in reply], default_if_missing=lambda: [False] * len(entry_ids),
-    )  # fmt: skip
+        "XACKDEL",
+        keys.stream,
+        group,
+        "IDS",
+        len(entry_ids),
+        *entry_ids,
+        parse=lambda reply: [flag == 1 for flag in reply],
+        default_if_missing=lambda: [False] * len(entry_ids),
+    )
     return DialectCommand(
         native, script_command("ack", as_bools, [keys.stream], [group, *entry_ids])
     )
@@ -105,9 +157,9 @@ def ack(keys: Keys, group: str, entry_ids: Sequence[str]) -> DialectCommand[list
 
 @dataclass(slots=True)
 class Completion:
-    """A finished entry: whose job it was, and what to keep of its result.
+    """A finished entry, its job and the encoded result to store.
 
-    `place` is what `place_of` says of the job id, for those who have asked it already.
+    `position` is the position of the job in its batch if the caller has already parsed the job id.
     """
 
     entry_id: str
@@ -121,38 +173,62 @@ class Completion:
 def ack_with_results(
     keys: Keys, group: str, completions: Iterable[Completion]
 ) -> Command[list[bool]]:
-    """Settle entries together with their batch bits and results, gated on the ack."""
-    names = [keys.stream]
-    numbers: dict[str, int] = {}
+    """Acknowledge entries, and set the batch bits and store the results of those still pending.
 
-    def number(name: str) -> int:
-        if name not in numbers:
-            names.append(name)
-            numbers[name] = len(names)
-        return numbers[name]
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param completions: the finished entries.
+    :return: a command that returns, per entry, whether it was still pending.
+    """
+    key_names = [keys.stream]
+    key_numbers: dict[str, int] = {}
 
-    parts: dict[tuple[str, int], tuple[int, int]] = {}
+    def key_number(name: str) -> int:
+        if name not in key_numbers:
+            key_names.append(name)
+            key_numbers[name] = len(key_names)
+        return key_numbers[name]
+
+    part_keys: dict[tuple[str, int], tuple[int, int]] = {}
     args: list[Arg] = [group, BATCH_TTL_MS]
     for entry in completions:
-        place = entry.position or parse_batch_job_id(entry.job_id)
-        bits = other = bit = kept = 0
-        if place:
-            part = (place.batch_id, place.part)
-            if part not in parts:
-                parts[part] = number(keys.batch_done(*part)), number(keys.batch_dead(*part))
-            done, dead = parts[part]
-            bits, other = (dead, done) if entry.dead else (done, dead)
-            bit = place.index
+        position = entry.position or parse_batch_job_id(entry.job_id)
+        bits_to_set = bits_to_clear = bit = result_key = 0
+        if position:
+            part = (position.batch_id, position.part)
+            if part not in part_keys:
+                part_keys[part] = (
+                    key_number(keys.batch_done(*part)),
+                    key_number(keys.batch_dead(*part)),
+                )
+            done, dead = part_keys[part]
+            bits_to_set, bits_to_clear = (dead, done) if entry.dead else (done, dead)
+            bit = position.index
         if entry.result is not None:
-            kept = number(keys.result(entry.job_id))
-        args += (entry.entry_id, bits, other, bit, kept, entry.result or b"", entry.result_ttl_s)
-    return script_command("ack_with_results", as_bools, names, args)
+            result_key = key_number(keys.result(entry.job_id))
+        args += (
+            entry.entry_id,
+            bits_to_set,
+            bits_to_clear,
+            bit,
+            result_key,
+            entry.result or b"",
+            entry.result_ttl_s,
+        )
+    return script_command("ack_with_results", as_bools, key_names, args)
 
 
 def schedule_retries(
     keys: Keys, group: str, consumer: str, retries: Sequence[tuple[str, int, bytes]]
 ) -> Command[list[bool]]:
-    """Settle entries and put (entry id, due ms, member) back into the delayed set."""
+    """Acknowledge entries and add their jobs to the delayed set.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param consumer: the name of the consumer that ran the jobs.
+    :param retries: per job the entry id, the due time in milliseconds and the encoded member.
+    :return: a command that returns, per entry, whether it was still pending for the consumer.
+    """
     args: list[Arg] = [group, consumer]
     for entry_id, run_at_ms, member in retries:
         args += (entry_id, run_at_ms, member)
@@ -161,7 +237,7 @@ def schedule_retries(
 
 @dataclass(frozen=True, slots=True)
 class NewDeadLetter:
-    """An entry that shall become a letter."""
+    """An entry to move to the DLQ, and why."""
 
     entry_id: str
     envelope: bytes
@@ -174,7 +250,7 @@ class NewDeadLetter:
     job_id: str = ""
 
     def fields(self) -> list[Arg]:
-        """The letter's fields: ChasquiMQ's in its order, then ours, which it ignores."""
+        """Return the fields of the DLQ entry: first those of ChasquiMQ, then additional ones."""
         fields: list[Arg] = ["d", self.envelope]
         if self.job_name:
             fields += ["n", self.job_name]
@@ -191,93 +267,64 @@ class NewDeadLetter:
 def move_to_dlq(
     keys: Keys, group: str, dead_letters: Sequence[NewDeadLetter], max_dead_letters: int = 0
 ) -> Command[list[bool]]:
-    """Settle entries and write their letters; `keep` > 0 trims the DLQ to about that many."""
-    names = [keys.stream, keys.dlq]
+    """Acknowledge entries and write their dead letters.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param dead_letters: the entries to move.
+    :param max_dead_letters: the length to which the DLQ is trimmed, approximately; 0 for no limit.
+    :return: a command that returns, per entry, whether it was still pending.
+    """
+    key_names = [keys.stream, keys.dlq]
     args: list[Arg] = [group, max_dead_letters, BATCH_TTL_MS]
-    for burial in dead_letters:
-        place = parse_batch_job_id(burial.job_id)
-        number = bit = 0
-        if place:
-            dead = keys.batch_dead(place.batch_id, place.part)
-            if dead not in names:
-                names.append(dead)
-            number, bit = names.index(dead) + 1, place.index
-        fields = burial.fields()
-        args += (burial.entry_id, number, bit, len(fields), *fields)
-    return script_command("move_to_dlq", as_bools, names, args)
+    for dead_letter in dead_letters:
+        position = parse_batch_job_id(dead_letter.job_id)
+        key_number = bit = 0
+        if position:
+            dead_bits = keys.batch_dead(position.batch_id, position.part)
+            if dead_bits not in key_names:
+                key_names.append(dead_bits)
+            key_number, bit = key_names.index(dead_bits) + 1, position.index
+        fields = dead_letter.fields()
+        args += (dead_letter.entry_id, key_number, bit, len(fields), *fields)
+    return script_command("move_to_dlq", as_bools, key_names, args)
 
 
 def renew_claims(
     keys: Keys, group: str, consumer: str, entry_ids: Sequence[str]
 ) -> Command[list[bool]]:
-    """Renew entries that are still ours: idle time starts anew, delivery counts stay."""
-    return _false_if_missing(
-        script_command("renew_claims", as_bools, [keys.stream], [group, consumer, *entry_ids]),
-        len(entry_ids),
-    )
+    """Reset the idle time of entries that a consumer still owns. Delivery counts do not change.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param consumer: the name of the consumer.
+    :param entry_ids: the ids of the entries.
+    :return: a command that returns, per entry, whether the consumer still owns it.
+    """
+    command = script_command("renew_claims", as_bools, [keys.stream], [group, consumer, *entry_ids])
+    return replace(command, default_if_missing=lambda: [False] * len(entry_ids))
 
 
 def requeue(
     keys: Keys, group: str, consumer: str, entries: Sequence[tuple[str, bytes, bytes]]
 ) -> Command[list[bool]]:
-    """Hand entries (id, d, n) back unrun; another consumer has them at once."""
+    """Return entries to the queue without running them. Another consumer can read them at once.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param consumer: the name of the consumer that owns the entries.
+    :param entries: per entry the id, the envelope and the job name.
+    :return: a command that returns, per entry, whether the consumer still owned it.
+    """
     args: list[Arg] = [group, consumer]
     for entry in entries:
         args += entry
     return script_command("requeue", as_bools, [keys.stream], args)
 
 
-def _false_if_missing(command: Command[list[bool]], count: int) -> Command[list[bool]]:
-    return replace(command, default_if_missing=lambda: [False] * count)
-
-
-def remove_idle_consumers(
-    keys: Keys, group: str, min_idle_ms: int, consumer: str = ""
-) -> Command[int]:
-    """Remove consumers that hold nothing and were silent for long; or just the one named."""
-    op = script_command(
-        "remove_idle_consumers", as_int, [keys.stream], [group, min_idle_ms, consumer]
-    )
-    return replace(op, default_if_missing=lambda: 0)
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatus:
-    """A member of the consumer group."""
-
-    name: str
-    pending: int
-    idle_ms: int
-
-
-def _parse_consumers(reply: Any) -> list[ConsumerStatus]:
-    found = []
-    for raw in reply:
-        info = dict(as_pairs(raw))
-        name = info[b"name"].decode("utf-8", "replace")
-        found.append(ConsumerStatus(name, int(info[b"pending"]), int(info[b"idle"])))
-    return found
-
-
-def consumers(keys: Keys, group: str) -> Command[list[ConsumerStatus]]:
-    return redis_command(
-        "XINFO", "CONSUMERS", keys.stream, group, parse=_parse_consumers, default_if_missing=list
-    )
-
-
-def acquire_leader_lock(lock_key: str, holder: str, ttl_s: int) -> Command[bool]:
-    """Take or keep the lead."""
-    return script_command("acquire_leader_lock", as_bool, [lock_key], [holder, ttl_s])
-
-
-def release_leader_lock(lock_key: str, holder: str) -> Command[bool]:
-    """Give up the lead, if it is ours."""
-    return script_command("release_leader_lock", as_bool, [lock_key], [holder])
-
-
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """An entry that is pending for a consumer; `deliveries` counts the last one too."""
+    """An entry that is pending for a consumer. `deliveries` includes the latest one."""
 
     entry_id: str
     deliveries: int
@@ -286,34 +333,146 @@ class PendingEntry:
 def pending_entries(
     keys: Keys, group: str, consumer: str, count: int
 ) -> Command[list[PendingEntry]]:
-    """What is pending for one consumer, oldest first."""
+    """Return the entries that are pending for a consumer, oldest first.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param consumer: the name of the consumer.
+    :param count: the maximum number of entries.
+    """
     return redis_command(
-        "XPENDING", keys.stream, group, "-", "+", count, consumer,
-        parse=lambda reply: [PendingEntry(each[0].decode(), int(each[3])) for each in reply],
+        "XPENDING",
+        keys.stream,
+        group,
+        "-",
+        "+",
+        count,
+        consumer,
+        parse=lambda reply: [PendingEntry(row[0].decode(), int(row[3])) for row in reply],
         default_if_missing=list,
-    )  # fmt: skip
+    )
+
+
+def pending_count(keys: Keys, group: str) -> Command[int]:
+    """Return the number of entries that are pending for any consumer of a group.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    """
+    return redis_command(
+        "XPENDING",
+        keys.stream,
+        group,
+        parse=lambda reply: int(reply[0]),
+        default_if_missing=lambda: 0,
+    )
 
 
 def get_entry(keys: Keys, entry_id: str) -> Command[list[Any]]:
-    """One entry as it stands in the stream, raw; empty if it is gone."""
+    """Return a list with one raw entry of the stream, or an empty list if it does not exist.
+
+    :param keys: the keys of the queue.
+    :param entry_id: the id of the entry.
+    """
     return redis_command("XRANGE", keys.stream, entry_id, entry_id, parse=as_raw)
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """A consumer of the group, with its number of pending entries and its idle time."""
+
+    name: str
+    pending: int
+    idle_ms: int
+
+
+def consumers(keys: Keys, group: str) -> Command[list[ConsumerStatus]]:
+    """Return the consumers of a group.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    """
+    return redis_command(
+        "XINFO", "CONSUMERS", keys.stream, group, parse=_parse_consumers, default_if_missing=list
+    )
+
+
+def _parse_consumers(reply: Any) -> list[ConsumerStatus]:
+    statuses = []
+    for raw_consumer in reply:
+        info = dict(as_pairs(raw_consumer))
+        name = info[b"name"].decode("utf-8", "replace")
+        statuses.append(ConsumerStatus(name, int(info[b"pending"]), int(info[b"idle"])))
+    return statuses
+
+
+def remove_idle_consumers(
+    keys: Keys, group: str, min_idle_ms: int, consumer: str = ""
+) -> Command[int]:
+    """Remove consumers from the group that have no pending entries.
+
+    :param keys: the keys of the queue.
+    :param group: the name of the group.
+    :param min_idle_ms: the idle time after which a consumer is removed.
+    :param consumer: the name of the only consumer to remove; empty for all.
+    :return: a command that returns the number of consumers removed.
+    """
+    command = script_command(
+        "remove_idle_consumers", as_int, [keys.stream], [group, min_idle_ms, consumer]
+    )
+    return replace(command, default_if_missing=lambda: 0)
+
+
+def acquire_leader_lock(lock_key: str, holder: str, ttl_s: int) -> Command[bool]:
+    """Acquire or renew the leader lock.
+
+    :param lock_key: the key of the lock.
+    :param holder: the id of the candidate.
+    :param ttl_s: the TTL of the lock in seconds.
+    :return: a command that returns whether the candidate is now the leader.
+    """
+    return script_command("acquire_leader_lock", as_bool, [lock_key], [holder, ttl_s])
+
+
+def release_leader_lock(lock_key: str, holder: str) -> Command[bool]:
+    """Release the leader lock if the holder has it.
+
+    :param lock_key: the key of the lock.
+    :param holder: the id of the leader.
+    :return: a command that returns whether the lock was released.
+    """
+    return script_command("release_leader_lock", as_bool, [lock_key], [holder])
+
+
 def any_cancel_requested(keys: Keys) -> Command[bool]:
-    """Whether there is any job that somebody asked to cancel."""
+    """Return whether the cancellation of any job was requested.
+
+    :param keys: the keys of the queue.
+    """
     return redis_command("EXISTS", keys.cancelled, parse=as_bool)
 
 
 def cancel_requested_at(keys: Keys, job_ids: Sequence[str]) -> Command[list[int]]:
-    """When each job was asked to be cancelled, in ms; -1 if never.
+    """Return when the cancellation of each job was requested, in milliseconds; -1 if it was not.
 
-    A job that was created later bears the same id, but is not the one that was meant.
+    A request does not apply to a job with the same id that was created later.
+
+    :param keys: the keys of the queue.
+    :param job_ids: the ids of the jobs.
     """
     return redis_command(
-        "ZMSCORE", keys.cancelled, *job_ids,
+        "ZMSCORE",
+        keys.cancelled,
+        *job_ids,
         parse=lambda reply: [-1 if score is None else as_score_ms(score) for score in reply],
-    )  # fmt: skip
+    )
 
 
 def clear_cancel_requests(keys: Keys, job_ids: Sequence[str]) -> Command[int]:
+    """Delete cancel requests.
+
+    :param keys: the keys of the queue.
+    :param job_ids: the ids of the jobs.
+    :return: a command that returns the number of deleted requests.
+    """
     return redis_command("ZREM", keys.cancelled, *job_ids, parse=as_int)

@@ -1,14 +1,15 @@
-"""peek, replay, purge: letters, chosen by id, reason, name, age or text.
+"""Dead letters: read, search, replay and purge the entries of the DLQ.
 
-Letters a bounded step at a time: a filter that fits nothing must not read all of them at once.
-
-Each step says where the next one goes on, so a caller can show how far it is and stop in between.
+Replay and purge share one loop, `_process`. It goes through the DLQ from the oldest to the newest
+dead letter, in pages, and stops at a limit. Its report has a cursor, so that a caller can continue,
+show the progress or stop in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
@@ -21,18 +22,27 @@ from airflow_provider_chasqui.core.command import (
     redis_command,
     script_command,
 )
-from airflow_provider_chasqui.core.errors import DecodeError
+from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
 from airflow_provider_chasqui.core.job import DeadLetter
 from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.stream_id import StreamId
 
 PAGE_SIZE = 500
-_REPLAY_CHUNK_SIZE = 100
+MAX_SCANNED = 5_000
+MAX_CHANGED = 1_000
 REPLAY_COUNT_TTL_MS = 30 * 24 * 3600 * 1000
+_REPLAY_CHUNK_SIZE = 100
+# One status character per dead letter in the reply of the `replay` script.
+_REPLAYED, _MAX_REPLAYS_REACHED, _MISSING = b"1", b"x", b"0"
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which letters are meant; every field that is given must fit. Times are of the burial."""
+    """Conditions on dead letters. A dead letter must meet all that are given.
+
+    `before_ms` and `after_ms` compare the time at which the job was moved to the DLQ. `text` is
+    searched for in the error and the detail.
+    """
 
     ids: frozenset[str] | None = None
     job_ids: frozenset[str] | None = None
@@ -44,14 +54,18 @@ class DeadLetterFilter:
     batch_id: str | None = None
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        at_ms = dead_lettered_at_ms(dead_letter)
+        """Return whether the dead letter meets all conditions.
+
+        :param dead_letter: the dead letter.
+        """
+        failed_at_ms = dead_lettered_at_ms(dead_letter)
         return (
             (self.ids is None or dead_letter.id in self.ids)
             and (self.job_ids is None or dead_letter.job_id in self.job_ids)
             and (self.reason is None or dead_letter.reason == self.reason)
             and (self.job_name is None or dead_letter.job_name == self.job_name)
-            and (self.before_ms is None or at_ms < self.before_ms)
-            and (self.after_ms is None or at_ms >= self.after_ms)
+            and (self.before_ms is None or failed_at_ms < self.before_ms)
+            and (self.after_ms is None or failed_at_ms >= self.after_ms)
             and (
                 self.text is None
                 or self.text in f"{dead_letter.error or ''}\n{dead_letter.detail or ''}"
@@ -60,36 +74,35 @@ class DeadLetterFilter:
         )
 
 
+_NO_FILTER = DeadLetterFilter()
+
+
 def _batch_id(dead_letter: DeadLetter) -> str | None:
-    place = parse_batch_job_id(dead_letter.job_id or "")
-    return place.batch_id if place else None
+    position = parse_batch_job_id(dead_letter.job_id or "")
+    return position.batch_id if position else None
 
 
 def dead_lettered_at_ms(dead_letter: DeadLetter) -> int:
+    """Return when the job was moved to the DLQ, in milliseconds since the epoch.
+
+    :param dead_letter: the dead letter. If it has no `failed_at` field, as those of ChasquiMQ, the
+        time comes from its id.
+    """
     if dead_letter.failed_at_ms is not None:
         return dead_letter.failed_at_ms
     return int(dead_letter.id.partition("-")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterReport:
-    """What a replay or purge did, or with a dry run would do."""
-
-    matched: int = 0
-    affected: int = 0
-    max_replays_reached: int = 0
-    unreadable: int = 0
-    missing: int = 0
-    dry_run: bool = False
-
-
 def parse_dead_letter(raw_entry: Sequence[Any]) -> DeadLetter:
-    """Return a raw DLQ entry as a letter; whatever is in it, this succeeds."""
+    """Parse an entry of the DLQ. Never fails; `job` is None if the envelope is not readable.
+
+    :param raw_entry: the entry as the server replied it, id and flat list of fields.
+    """
     fields = {raw_entry[1][i]: raw_entry[1][i + 1] for i in range(0, len(raw_entry[1]) - 1, 2)}
-    d = fields.get(b"d", b"")
-    name = decode_job_name(fields.get(b"n", b""))
+    envelope = fields.get(b"d", b"")
+    job_name = decode_job_name(fields.get(b"n", b""))
     try:
-        job = decode_envelope(d, name)
+        job = decode_envelope(envelope, job_name)
     except DecodeError:
         job = None
     return DeadLetter(
@@ -97,8 +110,8 @@ def parse_dead_letter(raw_entry: Sequence[Any]) -> DeadLetter:
         source_id=_decode_text(fields.get(b"source_id")) or "",
         reason=_decode_text(fields.get(b"reason")) or "",
         detail=_decode_text(fields.get(b"detail")),
-        job_name=name,
-        raw=d,
+        job_name=job_name,
+        raw=envelope,
         job=job,
         error=_decode_text(fields.get(b"error")),
         attempts=_parse_int(fields.get(b"attempts")),
@@ -115,13 +128,19 @@ def _parse_int(raw: bytes | None) -> int | None:
 
 
 def _parse_dead_letters(reply: Any) -> list[DeadLetter]:
-    return [parse_dead_letter(raw) for raw in reply]
+    return [parse_dead_letter(raw_entry) for raw_entry in reply]
 
 
 def page_oldest_first(
     keys: Keys, after: str, count: int = PAGE_SIZE, last_id: str = "+"
 ) -> Command[list[DeadLetter]]:
-    """Letters in order of burial, from behind the letter `after` ("-": from the first)."""
+    """Read a page of the DLQ, oldest first.
+
+    :param keys: the keys of the queue.
+    :param after: the id of the dead letter after which the page begins; `-` for the oldest.
+    :param count: the maximum number of dead letters.
+    :param last_id: the id of the last dead letter to return; `+` for the newest.
+    """
     start = "-" if after == "-" else f"({after}"
     return redis_command(
         "XRANGE", keys.dlq, start, last_id, "COUNT", count, parse=_parse_dead_letters
@@ -129,134 +148,45 @@ def page_oldest_first(
 
 
 def page_newest_first(keys: Keys, before: str, count: int = PAGE_SIZE) -> Command[list[DeadLetter]]:
-    """Letters newest first, from before the letter `before` ("+": from the newest)."""
+    """Read a page of the DLQ, newest first.
+
+    :param keys: the keys of the queue.
+    :param before: the id of the dead letter before which the page begins; `+` for the newest.
+    :param count: the maximum number of dead letters.
+    """
     end = "+" if before == "+" else f"({before}"
     return redis_command("XREVRANGE", keys.dlq, end, "-", "COUNT", count, parse=_parse_dead_letters)
 
 
-def peek(
-    keys: Keys, dlq_filter: DeadLetterFilter, limit: int, after: str | None, newest_first: bool
-) -> CommandFlow[list[DeadLetter]]:
-    """Return up to `limit` chosen letters, from behind the letter `after`."""
-    found: list[DeadLetter] = []
-    cursor = after or ("+" if newest_first else "-")
-    turn = page_newest_first if newest_first else page_oldest_first
-    while len(found) < limit and (letters := (yield turn(keys, cursor))):
-        found += [each for each in letters if dlq_filter.matches(each)]
-        cursor = letters[-1].id
-    return found[:limit]
+def get(keys: Keys, dead_letter_id: str) -> CommandFlow[DeadLetter | None]:
+    """Return one dead letter, or None if it does not exist.
 
-
-def replay_chunk(
-    keys: Keys, dead_letters: Sequence[DeadLetter], max_replays: int
-) -> Command[bytes]:
-    """Move readable letters back to the stream, attempt 0; one sign for each."""
-    names = [keys.dlq, keys.stream]
-    args: list[Arg] = [max_replays, REPLAY_COUNT_TTL_MS]
-    for each in dead_letters:
-        assert each.job is not None
-        place = parse_batch_job_id(each.job.id)
-        dead = keys.batch_dead(place.batch_id, place.part) if place else keys.dlq
-        names += (keys.replay_count(each.job.id), dead)
-        args += (
-            each.id,
-            encode_job(each.job, attempt=0),
-            each.job_name,
-            place.index if place else -1,
-        )
-    return script_command("replay", bytes, names, args)
-
-
-def _apply_to_matching(
-    keys: Keys,
-    dlq_filter: DeadLetterFilter,
-    limit: int | None,
-    operation: Callable[[list[DeadLetter]], CommandFlow[bytes]],
-) -> CommandFlow[bytes]:
-    """Act on the chosen ones of the letters that stand now; `act` answers a sign for each.
-
-    A job that is replayed may die again meanwhile: its new letter is younger than the last one we
-    go to, so it is not replayed twice.
+    :param keys: the keys of the queue.
+    :param dead_letter_id: the id of the dead letter (not of its job).
     """
-    newest = yield page_newest_first(keys, "+", 1)
-    left = 2**62 if limit is None else limit
-    signs, cursor = b"", "-"
-    while (
-        newest
-        and left
-        and (letters := (yield page_oldest_first(keys, cursor, PAGE_SIZE, newest[0].id)))
-    ):
-        chosen = [each for each in letters if dlq_filter.matches(each)][:left]
-        left -= len(chosen)
-        for start in range(0, len(chosen), _REPLAY_CHUNK_SIZE):
-            signs += yield from operation(chosen[start : start + _REPLAY_CHUNK_SIZE])
-        cursor = letters[-1].id
-    return signs
+    dead_letters = yield from get_many(keys, [dead_letter_id])
+    return dead_letters[0] if dead_letters else None
 
 
-def replay(
-    keys: Keys,
-    dlq_filter: DeadLetterFilter,
-    limit: int | None,
-    max_replays: int | None,
-    dry_run: bool,
-) -> CommandFlow[DeadLetterReport]:
-    """Put chosen letters back on the stream; unreadable ones are counted and passed over."""
+def get_many(keys: Keys, ids: Sequence[str]) -> CommandFlow[list[DeadLetter]]:
+    """Return the dead letters with these ids, in the same order; ids that do not exist are skipped.
 
-    def act(chosen: list[DeadLetter]) -> CommandFlow[bytes]:
-        readable = [each for each in chosen if each.job is not None]
-        passed = b"?" * (len(chosen) - len(readable))
-        if dry_run or not readable:
-            return passed + b"1" * len(readable)
-        moved: bytes = yield replay_chunk(keys, readable, max_replays or 0)
-        return passed + moved
-
-    signs = yield from _apply_to_matching(keys, dlq_filter, limit, act)
-    moved, over, unreadable, gone = (signs.count(sign) for sign in (b"1", b"x", b"?", b"0"))
-    return DeadLetterReport(len(signs), moved, over, unreadable, gone, dry_run)
-
-
-def replay_ids(keys: Keys, ids: Sequence[str], max_replays: int) -> CommandFlow[DeadLetterReport]:
-    """Put these letters back on the stream, found by their id instead of by looking through all."""
+    :param keys: the keys of the queue.
+    :param ids: the ids of the dead letters (not of their jobs).
+    """
     pages = yield [
-        redis_command("XRANGE", keys.dlq, each, each, "COUNT", 1, parse=_parse_dead_letters)
-        for each in ids
+        redis_command("XRANGE", keys.dlq, entry_id, entry_id, "COUNT", 1, parse=_parse_dead_letters)
+        for entry_id in ids
     ]
-    found = [each for page in pages for each in page]
-    readable = [each for each in found if each.job is not None]
-    signs = b""
-    for start in range(0, len(readable), _REPLAY_CHUNK_SIZE):
-        signs += yield replay_chunk(keys, readable[start : start + _REPLAY_CHUNK_SIZE], max_replays)
-    gone = len(ids) - len(found) + signs.count(b"0")
-    moved, over = signs.count(b"1"), signs.count(b"x")
-    return DeadLetterReport(len(ids), moved, over, len(found) - len(readable), gone)
-
-
-def purge(
-    keys: Keys, dlq_filter: DeadLetterFilter, limit: int | None, dry_run: bool
-) -> CommandFlow[DeadLetterReport]:
-    """Delete chosen letters for good; a purged job of a batch stays counted as dead."""
-
-    def act(chosen: list[DeadLetter]) -> CommandFlow[bytes]:
-        if dry_run or not chosen:
-            return b"1" * len(chosen)
-        ids = [each.id for each in chosen]
-        deleted: int = yield redis_command("XDEL", keys.dlq, *ids, parse=as_int)
-        return b"1" * deleted + b"0" * (len(chosen) - deleted)
-
-    signs = yield from _apply_to_matching(keys, dlq_filter, limit, act)
-    moved = signs.count(b"1")
-    return DeadLetterReport(len(signs), moved, missing=len(signs) - moved, dry_run=dry_run)
-
-
-MAX_SCANNED = 5_000
-MAX_CHANGED = 1_000
-_PAGED_REPLAY_CHUNK_SIZE = 100
+    return [dead_letter for page in pages for dead_letter in page]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """Letters that fit, how many were looked at, and where to go on; None at the end."""
+    """Matching dead letters, and how many were scanned for them.
+
+    `cursor` is the id at which to continue, or None if the end of the DLQ was reached.
+    """
 
     dead_letters: list[DeadLetter]
     scanned: int
@@ -269,66 +199,127 @@ def search(
     limit: int,
     cursor: str | None,
     *,
-    max_scanned: int = MAX_SCANNED,
+    newest_first: bool = True,
+    max_scanned: int | None = MAX_SCANNED,
 ) -> CommandFlow[DeadLetterPage]:
-    """Return up to `limit` letters that fit, newest first, looking at no more than `at_most`."""
-    found: list[DeadLetter] = []
-    looked, before = 0, cursor or "+"
-    while looked < max_scanned:
-        # A page without a filter is no larger than what is wanted of it.
-        size = min(PAGE_SIZE, limit + 1) if dlq_filter == DeadLetterFilter() else PAGE_SIZE
-        page = yield page_newest_first(keys, before, size)
-        for each in page:
-            if len(found) == limit:
-                return DeadLetterPage(found, looked, before)
-            looked += 1
-            before = each.id
-            if dlq_filter.matches(each):
-                found.append(each)
-        if len(page) < size:
-            return DeadLetterPage(found, looked, None)
-    return DeadLetterPage(found, looked, before)
+    """Return the dead letters that match a filter.
+
+    :param keys: the keys of the queue.
+    :param dlq_filter: the conditions.
+    :param limit: the maximum number of dead letters to return.
+    :param cursor: the cursor of the page before, or the id of its last dead letter; None to begin.
+    :param newest_first: the direction.
+    :param max_scanned: the number of dead letters after which to stop; None for no limit.
+    """
+    read_page = page_newest_first if newest_first else page_oldest_first
+    position = cursor or ("+" if newest_first else "-")
+    # One more than the limit shows whether there is a next page.
+    page_size = min(PAGE_SIZE, limit + 1) if dlq_filter == _NO_FILTER else PAGE_SIZE
+    matches: list[DeadLetter] = []
+    scanned = 0
+    while max_scanned is None or scanned < max_scanned:
+        page = yield read_page(keys, position, page_size)
+        for dead_letter in page:
+            if len(matches) == limit:
+                return DeadLetterPage(matches, scanned, position)
+            scanned += 1
+            position = dead_letter.id
+            if dlq_filter.matches(dead_letter):
+                matches.append(dead_letter)
+        if len(page) < page_size:
+            return DeadLetterPage(matches, scanned, None)
+    return DeadLetterPage(matches, scanned, position)
 
 
-def get(keys: Keys, dead_letter_id: str) -> CommandFlow[DeadLetter | None]:
-    """Return one letter by its own id."""
-    found = yield from get_many(keys, [dead_letter_id])
-    return found[0] if found else None
+@dataclass(frozen=True, slots=True)
+class DeadLetterReport:
+    """The result of a replay or purge, or with `dry_run` what the result would be.
+
+    `matched` dead letters met the filter and `affected` of them were replayed or deleted. The
+    others had reached `max_replays`, were `unreadable`, or were `missing` because another caller
+    replayed or deleted them first. `missing` also counts ids that do not exist.
+    """
+
+    matched: int = 0
+    affected: int = 0
+    max_replays_reached: int = 0
+    unreadable: int = 0
+    missing: int = 0
+    dry_run: bool = False
+
+    def __add__(self, other: DeadLetterReport) -> DeadLetterReport:
+        return DeadLetterReport(
+            self.matched + other.matched,
+            self.affected + other.affected,
+            self.max_replays_reached + other.max_replays_reached,
+            self.unreadable + other.unreadable,
+            self.missing + other.missing,
+            self.dry_run or other.dry_run,
+        )
 
 
-def get_many(keys: Keys, ids: Sequence[str]) -> CommandFlow[list[DeadLetter]]:
-    """Return the letters with these ids that are still there."""
-    pages = yield [
-        redis_command("XRANGE", keys.dlq, each, each, "COUNT", 1, parse=_parse_dead_letter_page)
-        for each in ids
-    ]
-    return [each for page in pages for each in page]
+@dataclass(frozen=True, slots=True)
+class PageRange:
+    """The part of the DLQ that a page covers: after `cursor`, up to and including `last_id`.
 
+    A replayed job may die again before the last page. Its new dead letter comes after `last_id`, so
+    one replay never replays a job twice. None for `last_id` means the newest dead letter.
+    """
 
-def _parse_dead_letter_page(reply: Sequence[Sequence[object]]) -> list[DeadLetter]:
-    return [parse_dead_letter(raw) for raw in reply]
+    cursor: str | None = None
+    last_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PageReport:
-    """What one step of a replay or purge did. `until` is the newest letter that it will go to."""
+    """The result of one page of a replay or purge.
+
+    `cursor` and `last_id` define the range of the next page. `cursor` is None after the last one.
+    """
 
     report: DeadLetterReport
     scanned: int
     cursor: str | None
     last_id: str
 
+    @property
+    def next_range(self) -> PageRange | None:
+        """The range of the next page, or None after the last page."""
+        return None if self.cursor is None else PageRange(self.cursor, self.last_id)
 
-@dataclass(frozen=True, slots=True)
-class PageRange:
-    """Where a step begins and ends: behind the letter `cursor`, and not behind `until`.
 
-    A job that is replayed may die again meanwhile. Its new letter is behind `until`, so it is not
-    replayed twice.
+def replay(
+    keys: Keys,
+    dlq_filter: DeadLetterFilter,
+    limit: int | None,
+    max_replays: int | None,
+    dry_run: bool,
+) -> CommandFlow[DeadLetterReport]:
+    """Move all matching dead letters back to the stream, as attempt 0.
+
+    :param keys: the keys of the queue.
+    :param dlq_filter: the conditions.
+    :param limit: the maximum number of dead letters, oldest first; None for no limit.
+    :param max_replays: skip jobs that were already replayed this often; None for no limit.
+    :param dry_run: only count.
     """
+    page = yield from replay_page(
+        keys, dlq_filter, PageRange(), max_replays, dry_run, limit=limit, max_scanned=None
+    )
+    return page.report
 
-    cursor: str | None = None
-    last_id: str | None = None
+
+def replay_ids(keys: Keys, ids: Sequence[str], max_replays: int) -> CommandFlow[DeadLetterReport]:
+    """Move the dead letters with these ids back to the stream, as attempt 0.
+
+    :param keys: the keys of the queue.
+    :param ids: the ids of the dead letters.
+    :param max_replays: skip jobs that were already replayed this often; 0 for no limit.
+    :return: the report. `matched` counts the given ids, existing or not.
+    """
+    dlq_filter = DeadLetterFilter(ids=frozenset(ids))
+    report = yield from replay(keys, dlq_filter, None, max_replays, False)
+    return replace(report, matched=len(ids))
 
 
 def replay_page(
@@ -337,77 +328,180 @@ def replay_page(
     page_range: PageRange,
     max_replays: int | None,
     dry_run: bool,
+    *,
+    limit: int | None = MAX_CHANGED,
+    max_scanned: int | None = MAX_SCANNED,
 ) -> CommandFlow[PageReport]:
-    """Put letters that fit back on the stream, oldest first, no more than one step of them."""
+    """Move one page of matching dead letters back to the stream, as attempt 0.
 
-    def act(chosen: list[DeadLetter]) -> CommandFlow[DeadLetterReport]:
-        readable = [each for each in chosen if each.job is not None]
-        signs = b"1" * len(readable)
-        if not dry_run:
-            signs = b""
-            for start in range(0, len(readable), _PAGED_REPLAY_CHUNK_SIZE):
-                chunk = readable[start : start + _PAGED_REPLAY_CHUNK_SIZE]
-                signs += yield replay_chunk(keys, chunk, max_replays or 0)
-        moved, over, gone = (signs.count(sign) for sign in (b"1", b"x", b"0"))
-        return DeadLetterReport(
-            len(chosen), moved, over, len(chosen) - len(readable), gone, dry_run
+    :param keys: the keys of the queue.
+    :param dlq_filter: the conditions.
+    :param page_range: `PageRange()` to begin, then `next_range` of the page before.
+    :param max_replays: skip jobs that were already replayed this often; None for no limit.
+    :param dry_run: only count. Jobs that have reached `max_replays` are counted as affected.
+    :param limit: the maximum number of matching dead letters; None for no limit.
+    :param max_scanned: the number of dead letters after which to stop; None for no limit.
+    """
+    operation = partial(_replay, keys, max_replays or 0, dry_run)
+    report = DeadLetterReport(dry_run=dry_run)
+    return _process(keys, dlq_filter, page_range, limit, max_scanned, operation, report)
+
+
+def _replay(
+    keys: Keys, max_replays: int, dry_run: bool, dead_letters: list[DeadLetter]
+) -> CommandFlow[DeadLetterReport]:
+    readable = [dead_letter for dead_letter in dead_letters if dead_letter.job is not None]
+    statuses = _REPLAYED * len(readable) if dry_run else b""
+    if not dry_run:
+        for start in range(0, len(readable), _REPLAY_CHUNK_SIZE):
+            chunk = readable[start : start + _REPLAY_CHUNK_SIZE]
+            statuses += yield replay_chunk(keys, chunk, max_replays)
+    return DeadLetterReport(
+        matched=len(dead_letters),
+        affected=statuses.count(_REPLAYED),
+        max_replays_reached=statuses.count(_MAX_REPLAYS_REACHED),
+        unreadable=len(dead_letters) - len(readable),
+        missing=statuses.count(_MISSING),
+        dry_run=dry_run,
+    )
+
+
+def replay_chunk(
+    keys: Keys, dead_letters: Sequence[DeadLetter], max_replays: int
+) -> Command[bytes]:
+    """Move readable dead letters back to the stream in one script call, as attempt 0.
+
+    :param keys: the keys of the queue.
+    :param dead_letters: the dead letters; each must have a job.
+    :param max_replays: skip jobs that were already replayed this often; 0 for no limit.
+    :return: a command that returns one character per dead letter: `1` replayed, `x` max_replays
+        reached, `0` missing.
+    """
+    key_names = [keys.dlq, keys.stream]
+    args: list[Arg] = [max_replays, REPLAY_COUNT_TTL_MS]
+    for dead_letter in dead_letters:
+        assert dead_letter.job is not None
+        position = parse_batch_job_id(dead_letter.job.id)
+        dead_bits = keys.batch_dead(position.batch_id, position.part) if position else keys.dlq
+        key_names += (keys.replay_count(dead_letter.job.id), dead_bits)
+        args += (
+            dead_letter.id,
+            encode_job(dead_letter.job, attempt=0),
+            dead_letter.job_name,
+            position.index if position else -1,
         )
+    return script_command("replay", bytes, key_names, args)
 
-    return (yield from _process_page(keys, dlq_filter, page_range, act))
+
+def purge(
+    keys: Keys, dlq_filter: DeadLetterFilter, limit: int | None, dry_run: bool
+) -> CommandFlow[DeadLetterReport]:
+    """Delete all matching dead letters. A purged job of a batch still counts as dead.
+
+    :param keys: the keys of the queue.
+    :param dlq_filter: the conditions.
+    :param limit: the maximum number of dead letters, oldest first; None for no limit.
+    :param dry_run: only count.
+    """
+    page = yield from purge_page(
+        keys, dlq_filter, PageRange(), dry_run, limit=limit, max_scanned=None
+    )
+    return page.report
 
 
 def purge_page(
-    keys: Keys, dlq_filter: DeadLetterFilter, page_range: PageRange, dry_run: bool
-) -> CommandFlow[PageReport]:
-    """Delete letters that fit for good, oldest first, no more than one step of them."""
-
-    def act(chosen: list[DeadLetter]) -> CommandFlow[DeadLetterReport]:
-        deleted = len(chosen)
-        if chosen and not dry_run:
-            deleted = yield redis_command(
-                "XDEL", keys.dlq, *(each.id for each in chosen), parse=as_int
-            )
-        return DeadLetterReport(
-            len(chosen), deleted, missing=len(chosen) - deleted, dry_run=dry_run
-        )
-
-    return (yield from _process_page(keys, dlq_filter, page_range, act))
-
-
-def _process_page(
     keys: Keys,
     dlq_filter: DeadLetterFilter,
     page_range: PageRange,
-    operation: Callable[[list[DeadLetter]], CommandFlow[DeadLetterReport]],
+    dry_run: bool,
+    *,
+    limit: int | None = MAX_CHANGED,
+    max_scanned: int | None = MAX_SCANNED,
 ) -> CommandFlow[PageReport]:
-    if dlq_filter.ids is not None:
-        chosen = yield from get_many(keys, sorted(dlq_filter.ids))
-        report = yield from operation([each for each in chosen if dlq_filter.matches(each)])
-        return PageReport(report, len(chosen), None, page_range.last_id or "")
-    until = page_range.last_id
-    if until is None:
+    """Delete one page of matching dead letters.
+
+    :param keys: the keys of the queue.
+    :param dlq_filter: the conditions.
+    :param page_range: `PageRange()` to begin, then `next_range` of the page before.
+    :param dry_run: only count.
+    :param limit: the maximum number of matching dead letters; None for no limit.
+    :param max_scanned: the number of dead letters after which to stop; None for no limit.
+    """
+    operation = partial(_purge, keys, dry_run)
+    report = DeadLetterReport(dry_run=dry_run)
+    return _process(keys, dlq_filter, page_range, limit, max_scanned, operation, report)
+
+
+def _purge(
+    keys: Keys, dry_run: bool, dead_letters: list[DeadLetter]
+) -> CommandFlow[DeadLetterReport]:
+    matched = deleted = len(dead_letters)
+    if dead_letters and not dry_run:
+        ids = [dead_letter.id for dead_letter in dead_letters]
+        deleted = yield redis_command("XDEL", keys.dlq, *ids, parse=as_int)
+    return DeadLetterReport(matched, deleted, missing=matched - deleted, dry_run=dry_run)
+
+
+def _process(
+    keys: Keys,
+    dlq_filter: DeadLetterFilter,
+    page_range: PageRange,
+    limit: int | None,
+    max_scanned: int | None,
+    operation: Callable[[list[DeadLetter]], CommandFlow[DeadLetterReport]],
+    report: DeadLetterReport,
+) -> CommandFlow[PageReport]:
+    """Apply an operation to matching dead letters until a limit, `last_id` or the end."""
+    ids = None if dlq_filter.ids is None else _ids_after(dlq_filter.ids, page_range.cursor)
+    cursor, last_id = page_range.cursor, page_range.last_id or ""
+    if ids is None and not last_id:
         newest = yield page_newest_first(keys, "+", 1)
         if not newest:
-            return PageReport((yield from operation([])), 0, None, "")
-        until = newest[0].id
-    total, looked, cursor = DeadLetterReport(), 0, page_range.cursor or "-"
-    while looked < MAX_SCANNED and total.matched < MAX_CHANGED:
-        page = yield page_oldest_first(keys, cursor, PAGE_SIZE, until)
-        done = yield from operation([each for each in page if dlq_filter.matches(each)])
-        total = _add_reports(total, done)
-        looked += len(page)
-        if len(page) < PAGE_SIZE:
-            return PageReport(total, looked, None, until)
-        cursor = page[-1].id
-    return PageReport(total, looked, cursor, until)
+            return PageReport(report, 0, None, "")
+        last_id = newest[0].id
+    if ids is not None:
+        if page_range.cursor is None:
+            report += DeadLetterReport(missing=len(dlq_filter.ids or ()) - len(ids))
+        if not ids:
+            return PageReport(report, 0, None, last_id)
+    scanned = 0
+    while (limit is None or report.matched < limit) and (
+        max_scanned is None or scanned < max_scanned
+    ):
+        remaining = None if limit is None else limit - report.matched
+        page_size = PAGE_SIZE
+        if remaining is not None and (ids is not None or dlq_filter == _NO_FILTER):
+            page_size = min(PAGE_SIZE, remaining)
+        if ids is None:
+            page = yield page_oldest_first(keys, cursor or "-", page_size, last_id)
+            at_end = len(page) < page_size
+            cursor = page[-1].id if page else cursor
+        else:
+            page_ids, ids = ids[:page_size], ids[page_size:]
+            page = yield from get_many(keys, page_ids)
+            report += DeadLetterReport(missing=len(page_ids) - len(page))
+            at_end = not ids
+            cursor = page_ids[-1]
+        scanned += len(page)
+        matches = [dead_letter for dead_letter in page if dlq_filter.matches(dead_letter)]
+        if remaining is not None and len(matches) > remaining:
+            matches = matches[:remaining]
+            cursor, at_end = matches[-1].id, False
+        report += yield from operation(matches)
+        if at_end:
+            return PageReport(report, scanned, None, last_id)
+    return PageReport(report, scanned, cursor, last_id)
 
 
-def _add_reports(report: DeadLetterReport, other: DeadLetterReport) -> DeadLetterReport:
-    return DeadLetterReport(
-        report.matched + other.matched,
-        report.affected + other.affected,
-        report.max_replays_reached + other.max_replays_reached,
-        report.unreadable + other.unreadable,
-        report.missing + other.missing,
-        other.dry_run,
-    )
+def _ids_after(ids: Collection[str], cursor: str | None) -> list[str]:
+    """Return the well-formed ids after the cursor, in stream order."""
+    start = StreamId(0, 0) if cursor is None else StreamId.parse(cursor).next()
+    parsed = []
+    for text in ids:
+        try:
+            stream_id = StreamId.parse(text)
+        except InvalidArgument:
+            continue
+        if str(stream_id) == text and stream_id >= start:
+            parsed.append(stream_id)
+    return [str(stream_id) for stream_id in sorted(parsed)]

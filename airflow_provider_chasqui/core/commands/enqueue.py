@@ -1,12 +1,9 @@
-"""add, schedule: jobs onto the queue, once each however often the bytes are sent.
+"""Add jobs to a queue, now or delayed. Sending the same call again adds nothing.
 
-add, for many jobs of which nothing is said but payload and name: the bulk of all bulks.
-
-confirm: an add is through only when replicas, or the disk, have it too.
-
-The trace that a job or a batch belongs to: a key beside them, so that the jobs stay as they are.
-
-A side key outlives retries, delays and replays, and no other program has to carry it on.
+`add_one` and `add_many` take jobs with any options. `add_simple_jobs` is the fast path for jobs
+with no options other than payload and name. `ReplicationWaiter` waits until an add is replicated
+(WAIT) or written to disk (WAITAOF). The trace context of a job or batch is stored in a key next to
+it, which survives retries, delays and replays and needs no support by other programs.
 """
 
 from __future__ import annotations
@@ -39,185 +36,134 @@ from airflow_provider_chasqui.core.command import (
     DeferredCommand,
     DialectCommand,
     EncodedArgs,
-    as_int,
     as_raw,
     redis_command,
     script_command,
 )
+from airflow_provider_chasqui.core.commands.events import emit
 from airflow_provider_chasqui.core.config import QueueConfig, WriteConcern
 from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull, ReplicationTimeout
-from airflow_provider_chasqui.core.event import DEFAULT_MAX_EVENTS, EncodedEvent, event_fields
+from airflow_provider_chasqui.core.event import event_fields
 from airflow_provider_chasqui.core.ids import ProducerCall, UlidGenerator
 from airflow_provider_chasqui.core.job import EnqueueResult, EnqueueResults, NewJob
 from airflow_provider_chasqui.core.job_encoder import EncodedJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.payload import encode_payloads
 
-# As long as Redis itself remembers an IDMP id by default.
+# How long Redis remembers an IDMP id by default.
 IDEMPOTENCY_TTL_MS = 100_000
+TRACE_TTL_S = 7 * 24 * 3600
 _MARKER_GRACE_S = 3600
 _ADDED_FLAG = ord("1")
-# The command of a single add in RESP: packing it argument by argument is a tenth of all its calls.
+
+# The command of a single add as RESP. Encoding it in one step is faster than argument by argument
+# (see docs/performance.md).
 _XADD = (
     b"*8\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$4\r\nIDMP\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n*\r\n"
     b"$1\r\nd\r\n$%d\r\n%b\r\n"
 )
 _XADD_NAMED = _XADD.replace(b"*8", b"*10", 1) + b"$1\r\nn\r\n$%d\r\n%b\r\n"
 
+# The maximum size of an envelope with a ULID, without its payload.
+_MAX_ENVELOPE_OVERHEAD = 64
+# Jobs with payloads of at most this size never exceed the byte limit of a chunk.
+_MAX_SIMPLE_PAYLOAD = MAX_CHUNK_BYTES // MAX_CHUNK_JOBS // 4
+_DEFAULT_OPTIONS = tuple(NewJob()[2:])
+# An envelope as a RESP argument, formatted in one step.
+_ENVELOPE_ARG = b"$%d\r\n\x94\xba%b%b%b%b\r\n"
 
-def parse_added_flags(reply: Any) -> list[bool]:
-    """What the `add` script says of each job: whether this call is the one that added it."""
-    return [sign == _ADDED_FLAG for sign in reply]
-
-
-def _always_added(_: Any) -> list[bool]:
-    return [True]
-
-
-def add(
-    keys: Keys, job: EncodedJob, call: ProducerCall, index: int = 0
-) -> DialectCommand[list[bool]]:
-    """Put one plain job on the stream.
-
-    The native dialect sends the wire's own XADD ... IDMP, which costs no marker key; the portable
-    one leaves the marker that IDMP would. Both remember the call and not the job's id: a second
-    call with the same id is a second job, unless `unique` says otherwise.
-    """
-    stream, producer, step = (
-        keys.stream.encode(),
-        call.producer_id.encode(),
-        call.idempotent_id(index).encode(),
-    )
-    where = (len(stream), stream, len(producer), producer, len(step), step)
-    what = (len(job.envelope), job.envelope)
-    if job.job_name:
-        packed = _XADD_NAMED % (*where, *what, len(job.job_name), job.job_name)
-    else:
-        packed = _XADD % (*where, *what)
-    native = Command(packed, _always_added)
-    return DialectCommand(
-        native,
-        DeferredCommand("add", lambda: add_jobs(keys, [job], 0, call.idempotency_token(index))),
-    )
+_BARRIER_TOKEN = "replication_barrier"
+_BARRIER_TTL_MS = 1000
 
 
-def add_jobs(
-    keys: Keys, jobs: Sequence[EncodedJob], max_len: int, token: str
-) -> Command[list[bool]]:
-    """Put jobs on the stream in one call: all of them, or none where the queue is full."""
-    markers = [keys.dedup_marker(job.job_id) for job in jobs if job.dedup_ttl_ms]
-    args: list[Arg] = [max_len, IDEMPOTENCY_TTL_MS]
-    for job in jobs:
-        args += (job.envelope, job.job_name, job.dedup_ttl_ms)
-    return script_command(
-        "add", parse_added_flags, [keys.stream, keys.idempotency_marker(token), *markers], args
-    )
-
-
-def schedule_jobs(
-    keys: Keys, jobs: Sequence[EncodedJob], now_ms: int, token: str
-) -> Command[list[bool]]:
-    """Put jobs in the delayed set in one call."""
-    names = [keys.delayed, keys.idempotency_marker(token)]
-    args: list[Arg] = [IDEMPOTENCY_TTL_MS]
-    for job in jobs:
-        run_at_ms = job.run_at_ms or now_ms
-        life_s = marker_ttl_s(run_at_ms - now_ms) if job.has_explicit_id else 0
-        args += (
-            run_at_ms,
-            encode_delayed_member(job.job_name, job.envelope),
-            life_s,
-            job.dedup_ttl_ms,
-        )
-        if job.has_explicit_id:
-            names += (keys.delayed_marker(job.job_id), keys.delayed_index(job.job_id))
-        if job.dedup_ttl_ms:
-            names.append(keys.dedup_marker(job.job_id))
-    return script_command("schedule", parse_added_flags, names, args)
-
-
-def marker_ttl_s(delay_ms: int) -> int:
-    return max(1, delay_ms // 1000) + _MARKER_GRACE_S
-
-
-def emit_enqueue_events(keys: Keys, jobs: Sequence[EncodedJob], now_ms: int) -> Command[int]:
-    """The events of an add that ChasquiMQ leaves out."""
-    events = []
-    for job in jobs:
-        name = job.job_name.decode("utf-8", "replace")
-        if job.run_at_ms is None:
-            events.append(event_fields("waiting", job.job_id, now_ms, name))
-        else:
-            delay_ms = job.run_at_ms - now_ms
-            events.append(event_fields("delayed", job.job_id, now_ms, name, delay_ms=delay_ms))
-    return emit(keys, events)
-
-
-def emit(
-    keys: Keys, events: Sequence[Sequence[Arg]], max_events: int = DEFAULT_MAX_EVENTS
-) -> Command[int]:
-    """Write events, each a flat list of fields and values, in order."""
-    args: list[Arg] = [max_events]
-    for fields in events:
-        args.append(len(fields))
-        args += fields
-    return script_command("emit", as_int, [keys.events], args)
-
-
-def emit_encoded(
-    keys: Keys, events: Sequence[EncodedEvent], max_events: int = DEFAULT_MAX_EVENTS
-) -> Command[int]:
-    """Like `emit`, for events that are packed already."""
-    packed = EncodedArgs(sum(count for count, _ in events), b"".join(data for _, data in events))
-    return script_command("emit", as_int, [keys.events], [max_events, packed])
+# Jobs with any options
 
 
 def add_one(
     keys: Keys, job: EncodedJob, config: QueueConfig, call: ProducerCall, now_ms: int
 ) -> CommandFlow[EnqueueResult]:
-    """Add one job of any kind."""
+    """Add one job.
+
+    :param keys: the keys of the queue.
+    :param job: the job.
+    :param config: the configuration of the queue.
+    :param call: the producer call, which makes sending it again harmless.
+    :param now_ms: the current time in milliseconds.
+    :raises QueueFull: if the queue has reached its `max_len`.
+    :raises ReplicationTimeout: if the write concern was not met.
+    """
     if config.emit_enqueue_events or config.max_len or config.write_concern:
         return (yield from add_many(keys, [job], config, call, now_ms))[0]
-    # Nothing to sort, weigh and cut into windows, which would be a third of the calls.
-    signs = yield _chunk_command(keys, [job], config, call, 0, now_ms)
-    return EnqueueResult(job.job_id, signs[0])
+    # One job needs no sorting and chunking.
+    flags = yield _chunk_command(keys, [job], config, call, 0, now_ms)
+    return EnqueueResult(job.job_id, flags[0])
 
 
 def add_many(
     keys: Keys, jobs: Sequence[EncodedJob], config: QueueConfig, call: ProducerCall, now_ms: int
 ) -> CommandFlow[EnqueueResults]:
-    """Add jobs of any kind, in order; many chunks travel in one pipeline.
+    """Add jobs in order, many chunks per pipeline.
 
-    With a limit the chunks go one by one and stop at the first that does not fit, so that what was
-    added is always the beginning of the list.
+    If the queue has a `max_len`, chunks are sent one at a time up to the first that does not fit.
+    The added jobs are then always the first ones of the list.
+
+    :param keys: the keys of the queue.
+    :param jobs: the jobs.
+    :param config: the configuration of the queue.
+    :param call: the producer call, which makes sending it again harmless.
+    :param now_ms: the current time in milliseconds.
+    :raises QueueFull: if the queue has reached its `max_len`.
+    :raises ReplicationTimeout: if the write concern was not met.
     """
-    confirmer = ReplicationWaiter(keys, config)
-    fresh: dict[int, bool] = {}
-    index = 0
-    for window in _pipelines(jobs, config.max_len is not None):
-        ops: list[Any] = [
-            _chunk_command(keys, [jobs[place] for place in chunk], config, call, index + i, now_ms)
-            for i, chunk in enumerate(window)
+    replication_waiter = ReplicationWaiter(keys, config)
+    created: dict[int, bool] = {}
+    chunk_number = 0
+    for pipeline in _pipelines(jobs, config.max_len is not None):
+        commands: list[Any] = [
+            _chunk_command(keys, [jobs[index] for index in chunk], config, call, number, now_ms)
+            for number, chunk in enumerate(pipeline, chunk_number)
         ]
-        index += len(window)
+        chunk_number += len(pipeline)
         try:
-            flags = yield from confirmer.send(ops)
-        except QueueFull as full:
+            flags = yield from replication_waiter.send(commands)
+        except QueueFull as error:
             if config.max_len:
-                full.message += f"; {len(fresh)} of {len(jobs)} jobs were added"
-                full.args = (full.message,)
+                error.message += f"; {len(created)} of {len(jobs)} jobs were added"
+                error.args = (error.message,)
             raise
-        for chunk, signs in zip(window, flags, strict=True):
-            fresh.update(zip(chunk, signs, strict=True))
+        for chunk, chunk_flags in zip(pipeline, flags, strict=True):
+            created.update(zip(chunk, chunk_flags, strict=True))
     if config.emit_enqueue_events:
-        told = [job for place, job in enumerate(jobs) if fresh[place]]
-        # The jobs are added: an event that cannot be written must not look like a failed add.
+        created_jobs = [job for index, job in enumerate(jobs) if created[index]]
+        # The jobs are added. A failure to emit an event must not be reported as a failed add.
         with suppress(ChasquiError):
-            for part in chunked(told, lambda _: 0, MAX_CHUNK_JOBS * 4, 1):
-                yield emit_enqueue_events(keys, part, now_ms)
-    confirmer.check(jobs[0].job_id if len(jobs) == 1 else None)
-    return EnqueueResults([job.job_id for job in jobs], [fresh[at] for at in range(len(jobs))])
+            for chunk_jobs in chunked(created_jobs, lambda _: 0, MAX_CHUNK_JOBS * 4, 1):
+                yield emit_enqueue_events(keys, chunk_jobs, now_ms)
+    replication_waiter.check(jobs[0].job_id if len(jobs) == 1 else None)
+    return EnqueueResults(
+        [job.job_id for job in jobs], [created[index] for index in range(len(jobs))]
+    )
+
+
+def _pipelines(jobs: Sequence[EncodedJob], sequential: bool) -> Iterator[list[list[int]]]:
+    """Yield pipelines of chunks of job indexes; a chunk is all immediate or all delayed."""
+
+    def is_delayed(index: int) -> bool:
+        return jobs[index].run_at_ms is not None
+
+    def size(index: int) -> int:
+        return len(jobs[index].envelope)
+
+    # Without a max_len, the order between delayed and immediate jobs does not matter.
+    indexes = range(len(jobs)) if sequential else sorted(range(len(jobs)), key=is_delayed)
+    chunks = (
+        chunk
+        for _, group in groupby(indexes, key=is_delayed)
+        for chunk in chunked(group, size, MAX_CHUNK_JOBS, MAX_CHUNK_BYTES)
+    )
+    max_chunks = 1 if sequential else MAX_PIPELINE_CHUNKS
+    return chunked(chunks, lambda chunk: sum(map(size, chunk)), max_chunks, MAX_PIPELINE_BYTES)
 
 
 def _chunk_command(
@@ -235,67 +181,159 @@ def _chunk_command(
     return add_jobs(keys, chunk, config.max_len or 0, call.idempotency_token(index))
 
 
-def _pipelines(jobs: Sequence[EncodedJob], sequential: bool) -> Iterator[list[list[int]]]:
-    """Yield pipelines of chunks of places in the list; a chunk is all immediate or all delayed."""
+def add(
+    keys: Keys, job: EncodedJob, call: ProducerCall, index: int = 0
+) -> DialectCommand[list[bool]]:
+    """Add one immediate job without a dedup TTL.
 
-    def delayed(place: int) -> bool:
-        return jobs[place].run_at_ms is not None
+    The native dialect sends XADD with IDMP, which needs no marker key. The portable dialect writes
+    an equivalent marker. Both identify the producer call, not the job id. A second call with the
+    same job id therefore adds a second job; use `dedup_ttl` to prevent that.
 
-    def weight(place: int) -> int:
-        return len(jobs[place].envelope)
-
-    # Without a limit it does not matter whether a delayed job goes before an immediate one.
-    places = range(len(jobs)) if sequential else sorted(range(len(jobs)), key=delayed)
-    chunks = (
-        chunk
-        for _, run in groupby(places, key=delayed)
-        for chunk in chunked(run, weight, MAX_CHUNK_JOBS, MAX_CHUNK_BYTES)
+    :param keys: the keys of the queue.
+    :param job: the job.
+    :param call: the producer call.
+    :param index: the number of the command within the call.
+    :return: a command that returns one flag, whether this call has added the job.
+    """
+    stream, producer, step = (
+        keys.stream.encode(),
+        call.producer_id.encode(),
+        call.idempotent_id(index).encode(),
     )
-    most = 1 if sequential else MAX_PIPELINE_CHUNKS
-    return chunked(chunks, lambda chunk: sum(map(weight, chunk)), most, MAX_PIPELINE_BYTES)
+    target = (len(stream), stream, len(producer), producer, len(step), step)
+    envelope = (len(job.envelope), job.envelope)
+    if job.job_name:
+        encoded = _XADD_NAMED % (*target, *envelope, len(job.job_name), job.job_name)
+    else:
+        encoded = _XADD % (*target, *envelope)
+    native = Command(encoded, _always_added)
+    return DialectCommand(
+        native,
+        DeferredCommand("add", lambda: add_jobs(keys, [job], 0, call.idempotency_token(index))),
+    )
 
 
-# What an envelope with a ULID has besides the payload, at most.
-_MAX_ENVELOPE_OVERHEAD = 64
-# Jobs so small that a chunk of them need not be weighed.
-_MAX_SIMPLE_PAYLOAD = MAX_CHUNK_BYTES // MAX_CHUNK_JOBS // 4
-_DEFAULT_OPTIONS = tuple(NewJob()[2:])
-# An envelope as an argument. One formatting does it all, which is a third of the time of
-# assembling the envelope and packing it.
-_ENVELOPE_ARG = b"$%d\r\n\x94\xba%b%b%b%b\r\n"
+def _always_added(_: Any) -> list[bool]:
+    return [True]
+
+
+def add_jobs(
+    keys: Keys, jobs: Sequence[EncodedJob], max_len: int, token: str
+) -> Command[list[bool]]:
+    """Add immediate jobs in one script call, either all of them or none.
+
+    :param keys: the keys of the queue.
+    :param jobs: the jobs.
+    :param max_len: refuse the call if the stream would become longer; 0 for no limit.
+    :param token: the idempotency token of the call.
+    :return: a command that returns one flag per job, whether this call has added it.
+    """
+    dedup_markers = [keys.dedup_marker(job.job_id) for job in jobs if job.dedup_ttl_ms]
+    args: list[Arg] = [max_len, IDEMPOTENCY_TTL_MS]
+    for job in jobs:
+        args += (job.envelope, job.job_name, job.dedup_ttl_ms)
+    key_names = [keys.stream, keys.idempotency_marker(token), *dedup_markers]
+    return script_command("add", parse_added_flags, key_names, args)
+
+
+def schedule_jobs(
+    keys: Keys, jobs: Sequence[EncodedJob], now_ms: int, token: str
+) -> Command[list[bool]]:
+    """Add jobs to the delayed set in one script call.
+
+    :param keys: the keys of the queue.
+    :param jobs: the jobs.
+    :param now_ms: the current time in milliseconds.
+    :param token: the idempotency token of the call.
+    :return: a command that returns one flag per job, whether this call has added it.
+    """
+    key_names = [keys.delayed, keys.idempotency_marker(token)]
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS]
+    for job in jobs:
+        run_at_ms = job.run_at_ms or now_ms
+        ttl_s = marker_ttl_s(run_at_ms - now_ms) if job.has_explicit_id else 0
+        args += (
+            run_at_ms,
+            encode_delayed_member(job.job_name, job.envelope),
+            ttl_s,
+            job.dedup_ttl_ms,
+        )
+        if job.has_explicit_id:
+            key_names += (keys.delayed_marker(job.job_id), keys.delayed_index(job.job_id))
+        if job.dedup_ttl_ms:
+            key_names.append(keys.dedup_marker(job.job_id))
+    return script_command("schedule", parse_added_flags, key_names, args)
+
+
+def parse_added_flags(reply: Any) -> list[bool]:
+    """Parse the reply of the scripts `add` and `schedule`: per job, whether the call added it."""
+    return [flag == _ADDED_FLAG for flag in reply]
+
+
+def marker_ttl_s(delay_ms: int) -> int:
+    """Return the TTL of the markers of a delayed job in seconds, longer than its delay.
+
+    :param delay_ms: the delay in milliseconds.
+    """
+    return max(1, delay_ms // 1000) + _MARKER_GRACE_S
+
+
+def emit_enqueue_events(keys: Keys, jobs: Sequence[EncodedJob], now_ms: int) -> Command[int]:
+    """Emit `waiting` or `delayed` events for added jobs, which ChasquiMQ does not do.
+
+    :param keys: the keys of the queue.
+    :param jobs: the added jobs.
+    :param now_ms: the current time in milliseconds.
+    """
+    events = []
+    for job in jobs:
+        job_name = job.job_name.decode("utf-8", "replace")
+        if job.run_at_ms is None:
+            events.append(event_fields("waiting", job.job_id, now_ms, job_name))
+        else:
+            delay_ms = job.run_at_ms - now_ms
+            events.append(event_fields("delayed", job.job_id, now_ms, job_name, delay_ms=delay_ms))
+    return emit(keys, events)
+
+
+# Fast path for jobs without options
 
 
 class SimpleJobs(NamedTuple):
-    """Jobs that can go the short way: their payloads as they will be sent, and their names."""
+    """Jobs with no options other than payload and name. The payloads are encoded."""
 
     payloads: list[bytes]
     names: list[str]
 
 
 def extract_simple_jobs(jobs: Iterable[NewJob], config: QueueConfig) -> SimpleJobs | list[NewJob]:
-    """Return the jobs for the short way, or as a list if one of them cannot go it.
+    """Return the jobs for the fast path, or as a list if one of them needs the general path.
 
-    A plain job is not kept but taken apart: a million of them that come from a generator would
-    have Python's collector walk over all of them, again and again.
+    Only payload and name of a simple job are stored. If a million `NewJob` objects were, the
+    garbage collector would traverse them repeatedly.
+
+    :param jobs: the jobs.
+    :param config: the configuration of the queue.
     """
     if config.max_len or config.emit_enqueue_events:
         return list(jobs)
     payloads: list[Any] = []
     names: list[str] = []
-    rest = iter(jobs)
-    for job in rest:
+    remaining = iter(jobs)
+    for job in remaining:
         if job[2:] != _DEFAULT_OPTIONS:
-            return [*map(NewJob, payloads, names), job, *rest]
+            return [*map(NewJob, payloads, names), job, *remaining]
         payloads.append(job[0])
         names.append(job[1])
     if len(payloads) > 1:
-        bodies = encode_payloads(payloads)
-        most = max(map(len, bodies))
+        encoded = encode_payloads(payloads)
+        largest = max(map(len, encoded))
         if (
-            most <= _MAX_SIMPLE_PAYLOAD
-            and most + _MAX_ENVELOPE_OVERHEAD <= config.max_payload_bytes
+            largest <= _MAX_SIMPLE_PAYLOAD
+            and largest + _MAX_ENVELOPE_OVERHEAD <= config.max_payload_bytes
         ):
-            return SimpleJobs(bodies, names)
+            return SimpleJobs(encoded, names)
     return list(map(NewJob, payloads, names))
 
 
@@ -307,41 +345,62 @@ def add_simple_jobs(
     now_ms: int,
     ulid_generator: UlidGenerator,
 ) -> CommandFlow[EnqueueResults]:
-    """Add the jobs in order. All that can be wrong with them is found before the first is sent."""
-    for name in set(jobs.names):
-        encode_job_name(name)
+    """Add jobs in order. All jobs are validated before the first is sent.
 
-    def chunk(start: int, token: str) -> Command[list[str]]:
-        here = slice(start, start + MAX_CHUNK_JOBS)
-        part = SimpleJobs(jobs.payloads[here], jobs.names[here])
+    :param keys: the keys of the queue.
+    :param jobs: the jobs.
+    :param config: the configuration of the queue.
+    :param call: the producer call, which makes sending it again harmless.
+    :param now_ms: the current time in milliseconds.
+    :param ulid_generator: returns the ids of the jobs.
+    :raises InvalidArgument: if a name is invalid.
+    :raises ReplicationTimeout: if the write concern was not met.
+    """
+    for job_name in set(jobs.names):
+        encode_job_name(job_name)
+
+    def build_chunk(start: int, token: str) -> Command[list[str]]:
+        bounds = slice(start, start + MAX_CHUNK_JOBS)
+        chunk = SimpleJobs(jobs.payloads[bounds], jobs.names[bounds])
         return add_simple_chunk(
-            keys, part, ulid_generator.next_many(now_ms, len(part.names)), now_ms, token
+            keys, chunk, ulid_generator.next_many(now_ms, len(chunk.names)), now_ms, token
         )
 
-    confirmer = ReplicationWaiter(keys, config)
+    replication_waiter = ReplicationWaiter(keys, config)
     starts = range(0, len(jobs.names), MAX_CHUNK_JOBS)
-    ids: list[str] = []
-    for window in range(0, len(starts), MAX_PIPELINE_CHUNKS):
-        # Made when their turn has come: all that can wait is done while the server works.
-        ops = [
-            DeferredCommand("add_plain", partial(chunk, start, call.idempotency_token(number)))
-            for number, start in enumerate(starts[window : window + MAX_PIPELINE_CHUNKS], window)
+    job_ids: list[str] = []
+    for first in range(0, len(starts), MAX_PIPELINE_CHUNKS):
+        # Deferred, so that the client encodes a chunk while the server executes the one before.
+        commands = [
+            DeferredCommand(
+                "add_simple_jobs", partial(build_chunk, start, call.idempotency_token(number))
+            )
+            for number, start in enumerate(starts[first : first + MAX_PIPELINE_CHUNKS], first)
         ]
-        ids += chain.from_iterable((yield from confirmer.send(ops)))
-    confirmer.check()
-    return EnqueueResults(ids, [True] * len(ids))
+        job_ids += chain.from_iterable((yield from replication_waiter.send(commands)))
+    replication_waiter.check()
+    return EnqueueResults(job_ids, [True] * len(job_ids))
 
 
 def add_simple_chunk(
     keys: Keys, jobs: SimpleJobs, ids: Sequence[str], now_ms: int, token: str
 ) -> Command[list[str]]:
-    """Put jobs on the stream in one call, all of them, and answer with their ids."""
-    packed = _encode_envelopes(ids, jobs.payloads, encode_envelope_suffix(now_ms, 0, None))
+    """Add jobs in one script call.
+
+    :param keys: the keys of the queue.
+    :param jobs: the jobs.
+    :param ids: the ids of the jobs; ULIDs.
+    :param now_ms: the current time in milliseconds.
+    :param token: the idempotency token of the call.
+    :return: a command that returns the ids.
+    """
+    encoded = _encode_envelopes(ids, jobs.payloads, encode_envelope_suffix(now_ms, 0, None))
     args: list[Arg] = [IDEMPOTENCY_TTL_MS]
     start = 0
-    for name, run in groupby(jobs.names):
-        end = start + sum(1 for _ in run)
-        args += (name.encode(), end - start, EncodedArgs(end - start, b"".join(packed[start:end])))
+    for job_name, group in groupby(jobs.names):
+        end = start + sum(1 for _ in group)
+        count = end - start
+        args += (job_name.encode(), count, EncodedArgs(count, b"".join(encoded[start:end])))
         start = end
     return script_command(
         "add_simple_jobs", lambda _: list(ids), [keys.stream, keys.idempotency_marker(token)], args
@@ -349,31 +408,35 @@ def add_simple_chunk(
 
 
 def _encode_envelopes(ids: Sequence[str], payloads: Sequence[bytes], suffix: bytes) -> list[bytes]:
-    frame = 2 + 26 + len(suffix)
-    packed = []
-    for job_id, body in zip(ids, payloads, strict=True):
-        head = bin_header(len(body))
-        size = frame + len(head) + len(body)
-        packed.append(_ENVELOPE_ARG % (size, job_id.encode(), head, body, suffix))
-    return packed
+    frame_size = 2 + 26 + len(suffix)
+    encoded = []
+    for job_id, payload in zip(ids, payloads, strict=True):
+        header = bin_header(len(payload))
+        size = frame_size + len(header) + len(payload)
+        encoded.append(_ENVELOPE_ARG % (size, job_id.encode(), header, payload, suffix))
+    return encoded
 
 
-_BARRIER_TOKEN = "confirm"
-_BARRIER_TTL_MS = 1000
+# Replication
 
 
 def wait_for_replication(write_concern: WriteConcern) -> Command[tuple[int, int]]:
-    """Wait for the writes of this connection; answers how many own disks and replicas have them."""
-    wait_ms = to_ms(write_concern.timeout) or 1
+    """Wait until the writes of this connection are replicated, and written to disk if required.
+
+    :param write_concern: the required number of replicas, fsync and the timeout.
+    :return: a command that returns the number of local disks (0 or 1) and of replicas that
+        acknowledged the writes.
+    """
+    timeout_ms = to_ms(write_concern.timeout) or 1
     if not write_concern.fsync:
         return Command(
-            ("WAIT", write_concern.replicas, wait_ms),
+            ("WAIT", write_concern.replicas, timeout_ms),
             _parse_wait_reply,
-            block_ms=wait_ms,
+            block_ms=timeout_ms,
             confirms_pipeline=True,
         )
-    args = ("WAITAOF", 1, write_concern.replicas, wait_ms)
-    return Command(args, _parse_waitaof_reply, block_ms=wait_ms, confirms_pipeline=True)
+    args = ("WAITAOF", 1, write_concern.replicas, timeout_ms)
+    return Command(args, _parse_waitaof_reply, block_ms=timeout_ms, confirms_pipeline=True)
 
 
 def _parse_wait_reply(reply: Any) -> tuple[int, int]:
@@ -385,60 +448,91 @@ def _parse_waitaof_reply(reply: Any) -> tuple[int, int]:
 
 
 class ReplicationWaiter:
-    """Sends writes so that they are confirmed, and remembers where they were not.
+    """Sends writes and waits for their replication if the queue has a write concern.
 
-    The question goes with the writes in one pipeline: asked later, it could reach another master.
+    WAIT is sent in the same pipeline as the writes, because a later command could reach another
+    master.
+
+    :param keys: the keys of the queue.
+    :param config: the configuration of the queue.
     """
 
     def __init__(self, keys: Keys, config: QueueConfig):
         self._write_concern = config.write_concern
-        # The server waits for the last *write* of a connection. An add that is sent again, and was
-        # known already, writes nothing; then WAIT would say yes to anything.
+        # WAIT covers the last write of the connection. An add that is sent again writes nothing if
+        # it is a duplicate, so a marker key is written first; otherwise WAIT would always succeed.
         self._barrier_write = redis_command(
-            "SET", keys.idempotency_marker(_BARRIER_TOKEN), "", "PX", _BARRIER_TTL_MS, parse=as_raw
-        )  # fmt: skip
+            "SET",
+            keys.idempotency_marker(_BARRIER_TOKEN),
+            "",
+            "PX",
+            _BARRIER_TTL_MS,
+            parse=as_raw,
+        )
         self._shortfall: str | None = None
 
     def send(self, commands: Sequence[AnyCommand[Any]]) -> CommandFlow[list[Any]]:
-        # Once it failed, the rest is sent without: each question may take the whole time.
+        """Send commands in one pipeline and wait for their replication.
+
+        :param commands: the commands.
+        :return: their results.
+        """
+        # After a failure WAIT is not sent again, because each WAIT may take the whole timeout.
         if self._write_concern is None or self._shortfall is not None:
-            answers: list[Any] = yield list(commands)
-            return answers
-        answers = yield [*commands, self._barrier_write, wait_for_replication(self._write_concern)]
-        disk, replicas = answers[-1]
-        if replicas < self._write_concern.replicas or disk < self._write_concern.fsync:
+            results: list[Any] = yield list(commands)
+            return results
+        results = yield [*commands, self._barrier_write, wait_for_replication(self._write_concern)]
+        disks, replicas = results[-1]
+        if replicas < self._write_concern.replicas or disks < self._write_concern.fsync:
             self._shortfall = f"{replicas} of {self._write_concern.replicas} replicas"
             if self._write_concern.fsync:
-                self._shortfall += " and of its own disk" if disk else ", and not of its own disk"
-        return list(answers[:-2])
+                self._shortfall += " and its own disk" if disks else ", not its own disk"
+        return list(results[:-2])
 
     def check(self, job_id: str | None = None) -> None:
-        """Raise if something that was sent is not confirmed."""
+        """Raise an error if a write was not replicated in time.
+
+        :param job_id: the id of the job, if there is only one.
+        :raises ReplicationTimeout: if the write concern was not met.
+        """
         if self._shortfall is not None and self._write_concern is not None:
+            timeout_s = self._write_concern.timeout.total_seconds()
             raise ReplicationTimeout(
-                f"the jobs are added, but the server has the word of {self._shortfall} after "
-                f"{self._write_concern.timeout.total_seconds():g} s; they run all the same. Adding again is "
-                "safe with unique= or batch_id=, and asks again",
+                f"the jobs are added and will run, but after {timeout_s:g} s only "
+                f"{self._shortfall} had acknowledged them. Adding them again with dedup_ttl= or "
+                "batch_id= creates no duplicates and waits again",
                 job_id=job_id,
             )
 
 
-TRACE_TTL_S = 7 * 24 * 3600
+# Trace context
 
 
 def trace_key(keys: Keys, job_id: str) -> str:
-    """Where the trace of a job stands; all jobs of a batch share one."""
-    place = parse_batch_job_id(job_id)
-    return keys.batch_trace(place.batch_id) if place else keys.trace(job_id)
+    """Return the key of the trace context of a job. All jobs of a batch share one key.
+
+    :param keys: the keys of the queue.
+    :param job_id: the id of the job.
+    """
+    position = parse_batch_job_id(job_id)
+    return keys.batch_trace(position.batch_id) if position else keys.trace(job_id)
 
 
 def save_traceparent(key: str, traceparent: str) -> Command[bool]:
-    """Leave a trace, unless an earlier try has left one."""
+    """Store a trace context, unless an earlier attempt has stored one.
+
+    :param key: the key, see `trace_key`.
+    :param traceparent: the trace context in the W3C format.
+    :return: a command that returns whether it was stored.
+    """
     return redis_command("SET", key, traceparent, "NX", "EX", TRACE_TTL_S, parse=bool)
 
 
 def load_traceparent(key: str) -> Command[str | None]:
-    """Return the trace that was left."""
+    """Return the stored trace context, or None.
+
+    :param key: the key, see `trace_key`.
+    """
     return redis_command("GET", key, parse=_parse_traceparent)
 
 

@@ -1,95 +1,199 @@
-"""wait: follow one job or one batch to its end."""
+"""The events stream of a queue: write events, read them, and follow one job through them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_chasqui.core.batch import BatchProgress
-from airflow_provider_chasqui.core.command import CommandFlow
-from airflow_provider_chasqui.core.commands import batches, inspect
-from airflow_provider_chasqui.core.errors import BatchNotFound, JobFailed, WaitTimeout
+from airflow_provider_chasqui.core.command import (
+    Arg,
+    Command,
+    CommandFlow,
+    EncodedArgs,
+    as_event,
+    as_int,
+    as_last_generated_id,
+    redis_command,
+    script_command,
+)
+from airflow_provider_chasqui.core.event import DEFAULT_MAX_EVENTS, EncodedEvent, Event
+from airflow_provider_chasqui.core.ids import ulid_timestamp_ms
 from airflow_provider_chasqui.core.keys import Keys
 
-_RECHECK_INTERVAL_MS = 5_000
-# A worker that is not ours says `completed` before its result can be read.
-_MAX_RESULT_DELAY_MS = 1_000
-_RESULT_POLL_MS = 20
+PAGE_SIZE = 1000
+_TIMELINE_PAGE_SIZE = 2_000
+_MAX_CLOCK_SKEW_MS = 3600 * 1000
 
 
-def wait_for_job(
-    keys: Keys, job_id: str, group: str, timeout_ms: int, clock: Callable[[], int]
-) -> CommandFlow[Any]:
-    """Return the job's result once it is done (None if none was kept); raise JobFailed if it died.
+def emit(
+    keys: Keys, events: Sequence[Sequence[Arg]], max_events: int = DEFAULT_MAX_EVENTS
+) -> Command[int]:
+    """Write events in order.
 
-    The place in the events is taken before the first look, so an end in between is not missed; the
-    look is repeated in case events were trimmed or are switched off.
+    :param keys: the keys of the queue.
+    :param events: the events, each a flat list of fields and values (see `event_fields`).
+    :param max_events: the length to which the events stream is trimmed, approximately.
+    :return: a command that returns the number of events written.
     """
-    deadline_ms = clock() + timeout_ms
-    place = yield inspect.last_event_id(keys)
-    look_at_ms = 0
-    while True:
-        if clock() >= look_at_ms:
-            found = yield from inspect.find_job(keys, job_id, group)
-            if found.state == "done":
-                return (yield from _wait_for_result(keys, job_id, clock))
-            if found.state == "dead":
-                raise _job_failed(job_id, keys.queue_name, found.reason)
-            look_at_ms = clock() + _RECHECK_INTERVAL_MS
-        left_ms = deadline_ms - clock()
-        if left_ms <= 0:
-            raise WaitTimeout(
-                f"the job did not end within {timeout_ms / 1000:g} s; it is {found.state}",
-                queue_name=keys.queue_name,
-                job_id=job_id,
-            )
-        block_ms = max(1, min(left_ms, look_at_ms - clock()))
-        for event in (yield inspect.wait_for_events(keys, place, 1000, block_ms)):
-            place = event.entry_id
-            if event.job_id == job_id and event.name == "completed":
-                return (yield from _wait_for_result(keys, job_id, clock))
-            if event.job_id == job_id and event.name == "dlq":
-                raise _job_failed(job_id, keys.queue_name, event.reason)
+    args: list[Arg] = [max_events]
+    for fields in events:
+        args.append(len(fields))
+        args += fields
+    return script_command("emit", as_int, [keys.events], args)
 
 
-def _wait_for_result(keys: Keys, job_id: str, clock: Callable[[], int]) -> CommandFlow[Any]:
-    deadline_ms = clock() + _MAX_RESULT_DELAY_MS
-    place = yield inspect.last_event_id(keys)
-    while True:
-        kept, value = yield inspect.get_result(keys, job_id)
-        if kept or clock() >= deadline_ms:
-            return value
-        yield inspect.wait_for_events(keys, place, 1, _RESULT_POLL_MS)
+def emit_encoded(
+    keys: Keys, events: Sequence[EncodedEvent], max_events: int = DEFAULT_MAX_EVENTS
+) -> Command[int]:
+    """Write events that are already encoded as RESP.
+
+    :param keys: the keys of the queue.
+    :param events: the events, as `encode_event` and its variants return them.
+    :param max_events: the length to which the events stream is trimmed, approximately.
+    :return: a command that returns the number of events written.
+    """
+    encoded = EncodedArgs(sum(count for count, _ in events), b"".join(data for _, data in events))
+    return script_command("emit", as_int, [keys.events], [max_events, encoded])
 
 
-def _job_failed(job_id: str, queue_name: str, reason: str | None) -> JobFailed:
-    return JobFailed(
-        f"the job died: {reason or 'it was cancelled'}; see its letter",
-        queue_name=queue_name,
-        job_id=job_id,
+def _parse_events(reply: Any) -> list[Event]:
+    return [as_event(raw_entry) for raw_entry in reply]
+
+
+def events_after(keys: Keys, after: str, count: int = PAGE_SIZE) -> Command[list[Event]]:
+    """Read a page of events, oldest first.
+
+    :param keys: the keys of the queue.
+    :param after: the id of the entry after which the page begins.
+    :param count: the maximum number of events.
+    """
+    return redis_command(
+        "XRANGE", keys.events, f"({after}", "+", "COUNT", count, parse=_parse_events
     )
 
 
-def wait_for_batch(
-    keys: Keys, batch_id: str, timeout_ms: int, clock: Callable[[], int]
-) -> CommandFlow[BatchProgress]:
-    """Return the progress of a batch once every job of it is done or dead."""
-    deadline_ms = clock() + timeout_ms
-    place = yield inspect.last_event_id(keys)
-    while True:
-        progress = yield from batches.progress(keys, batch_id)
-        if progress is None:
-            raise BatchNotFound(
-                f"there is no batch {batch_id!r}, or it has expired", queue_name=keys.queue_name
-            )
-        if progress.finished:
-            return progress
-        left_ms = deadline_ms - clock()
-        if left_ms <= 0:
-            raise WaitTimeout(
-                f"the batch {batch_id!r} did not end within {timeout_ms / 1000:g} s: {progress.done} "
-                f"done and {progress.dead} dead of {progress.total or 'an unknown number'}",
-                queue_name=keys.queue_name,
-            )
-        events = yield inspect.wait_for_events(keys, place, 10_000, max(1, min(left_ms, 500)))
-        place = events[-1].entry_id if events else place
+def events_newest_first(keys: Keys, end: str, count: int = PAGE_SIZE) -> Command[list[Event]]:
+    """Read a page of events, newest first.
+
+    :param keys: the keys of the queue.
+    :param end: where the page begins, as XREVRANGE takes it: `+`, an entry id, or `(` and an id.
+    :param count: the maximum number of events.
+    """
+    return redis_command("XREVRANGE", keys.events, end, "-", "COUNT", count, parse=_parse_events)
+
+
+def wait_for_events(keys: Keys, after: str, count: int, block_ms: int) -> Command[list[Event]]:
+    """Read events, and wait for the first one if there is none yet.
+
+    :param keys: the keys of the queue.
+    :param after: the id of the entry after which to read.
+    :param count: the maximum number of events.
+    :param block_ms: how long to wait, in milliseconds.
+    :return: a command that returns the events, or an empty list after `block_ms`.
+    """
+    return redis_command(
+        "XREAD",
+        "COUNT",
+        count,
+        "BLOCK",
+        block_ms,
+        "STREAMS",
+        keys.events,
+        after,
+        parse=lambda reply: _parse_events(reply[0][1]) if reply else [],
+        block_ms=block_ms,
+    )
+
+
+def last_event_id(keys: Keys) -> Command[str]:
+    """Return the id of the newest event, as a position to follow from; `0-0` if there is none.
+
+    :param keys: the keys of the queue.
+    """
+    return redis_command(
+        "XINFO", "STREAM", keys.events, parse=as_last_generated_id, default_if_missing=lambda: "0-0"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobEventsPage:
+    """The events of one job in one page of the events stream.
+
+    `next_cursor` is the id after which the next page begins, or None if this page is the last.
+    """
+
+    events: list[Event]
+    next_cursor: str | None
+
+
+def job_events(keys: Keys, job_id: str, after: str, count: int) -> Command[JobEventsPage]:
+    """Read a page of events and return those of one job.
+
+    :param keys: the keys of the queue.
+    :param job_id: the id of the job.
+    :param after: the id of the entry after which the page begins.
+    :param count: the number of events to read, of all jobs.
+    """
+    needle = job_id.encode("utf-8", "surrogatepass")
+
+    def parse(reply: Any) -> JobEventsPage:
+        candidates = [as_event(raw_entry) for raw_entry in reply if needle in raw_entry[1]]
+        last_id = reply[-1][0].decode() if len(reply) == count else None
+        return JobEventsPage([event for event in candidates if event.job_id == job_id], last_id)
+
+    return redis_command("XRANGE", keys.events, f"({after}", "+", "COUNT", count, parse=parse)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimeline:
+    """The events of one job, oldest first. `complete` is False if a limit ended the search."""
+
+    events: list[Event]
+    complete: bool
+
+
+def job_timeline(
+    keys: Keys,
+    job_id: str,
+    *,
+    created_after_ms: int | None = None,
+    max_events: int | None = None,
+    max_scanned: int | None = None,
+) -> CommandFlow[JobTimeline]:
+    """Return the events of one job.
+
+    :param keys: the keys of the queue.
+    :param job_id: the id of the job.
+    :param created_after_ms: skip older events. Default: the time in the id if it is a ULID, minus
+        an hour for clocks that differ; otherwise nothing is skipped.
+    :param max_events: the maximum number of events to return; None for no limit.
+    :param max_scanned: stop after about this many events of all jobs; None for no limit.
+    """
+    start_ms = earliest_creation_ms(job_id) if created_after_ms is None else created_after_ms
+    cursor: str | None = f"{start_ms or 0}-0"
+    timeline: list[Event] = []
+    scanned = 0
+    while cursor is not None:
+        if max_scanned is not None and scanned >= max_scanned:
+            return JobTimeline(timeline, False)
+        page = yield job_events(keys, job_id, cursor, _TIMELINE_PAGE_SIZE)
+        timeline += page.events
+        scanned += _TIMELINE_PAGE_SIZE
+        cursor = page.next_cursor
+        if max_events is not None and len(timeline) >= max_events:
+            complete = cursor is None and len(timeline) == max_events
+            return JobTimeline(timeline[:max_events], complete)
+    return JobTimeline(timeline, True)
+
+
+def earliest_creation_ms(job_id: str) -> int | None:
+    """Return the time before which the job cannot have been created, or None if unknown.
+
+    The time comes from the id if it is a ULID. An hour is subtracted because the clock of the
+    producer and the clock of the server may differ.
+
+    :param job_id: the id of the job.
+    """
+    created_ms = ulid_timestamp_ms(job_id)
+    return None if created_ms is None else max(0, created_ms - _MAX_CLOCK_SKEW_MS)

@@ -1,15 +1,10 @@
-"""take, ack, nack, extend, bury, block: leases between the stream and whoever holds them.
-
-produce, stats, trim, unblock, create, snapshot: what is done to a leased queue from outside.
-
-snapshot, restore: the whole state of a leased queue as one value, and back.
-"""
+"""Commands of leased queues: leases, administration, and snapshots."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +14,7 @@ from airflow_provider_chasqui.core.command import (
     Arg,
     Command,
     CommandFlow,
+    KeyIndexer,
     as_bool,
     as_bools,
     as_int,
@@ -38,13 +34,50 @@ from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument, Q
 from airflow_provider_chasqui.core.job import DeadLetter, InvalidEntry, Job, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import BlockedEntry, LeaseConfig, LeaseHandle, LeaseStats
+from airflow_provider_chasqui.core.stream_id import StreamId
 
 STATUS_OK, TOO_MANY_IN_FLIGHT, TOO_MANY_UNACKNOWLEDGED = 0, 1, 2
+
+TRIM_PAGE_SIZE = 500
+CLIENT_TTL_MS = 30 * 24 * 3600 * 1000
+_NO_SIZE_LIMIT = 2**62
+
+_EXCLUSIVE_KEY_PARTS = (
+    "deadlines",
+    "redeliver_at",
+    "owners",
+    "blocked",
+    "max_deliveries",
+    "fencing_token",
+    "config",
+)
+_SNAPSHOT_KEY_PARTS = (*_EXCLUSIVE_KEY_PARTS, "producers", "blocked_entries")
+_ALL_KEY_PARTS = (*_SNAPSHOT_KEY_PARTS, "producers_seen", "restore_staging")
+
+
+def _lease_keys(keys: Keys, *parts: str) -> list[str]:
+    return [keys.lease(part) for part in parts]
+
+
+def _batch_bit(indexer: KeyIndexer, keys: Keys, job_id: str, *, dead: bool) -> tuple[int, int]:
+    """Return the position of the bitmap of a job in KEYS and its bit; (0, 0) without a batch."""
+    position = parse_batch_job_id(job_id)
+    if position is None:
+        return 0, 0
+    bitmap = keys.batch_dead if dead else keys.batch_done
+    return indexer.position(bitmap(position.batch_id, position.part)), position.index
+
+
+# Leases
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseReply:
-    """What a take answered. `due_in_ms` is when something may be free next; -1 if unknown."""
+    """The reply to `acquire`.
+
+    `due_in_ms` is the time until another entry may become available; -1 if it is unknown.
+    `delayed_due_ms` is the due time of the first delayed job; 0 if there is none.
+    """
 
     status: int
     now_ms: int
@@ -58,24 +91,36 @@ class LeaseReply:
 def acquire(
     keys: Keys, config: LeaseConfig, consumer: str, count: int, ttl_ms: int, max_bytes: int
 ) -> Command[LeaseReply]:
-    """Lease up to `count` entries for `life_ms`."""
+    """Lease entries.
 
-    def read(reply: Any) -> LeaseReply:
-        status, now_ms, due_in_ms, delayed_due_ms, tail, fence, raw = reply
-        entries = [parse_entry(each, max_bytes) for each in raw]
+    :param keys: the keys of the queue.
+    :param config: the configuration of the queue.
+    :param consumer: the name of the consumer.
+    :param count: the maximum number of entries.
+    :param ttl_ms: the duration of the leases.
+    :param max_bytes: the maximum size of an entry; a larger one is returned as invalid.
+    """
+
+    def parse(reply: Any) -> LeaseReply:
+        status, now_ms, due_in_ms, delayed_due_ms, last_id, fencing_token, raw_entries = reply
         return LeaseReply(
-            status, now_ms, int(due_in_ms), delayed_due_ms, tail.decode(), int(fence), entries
+            status,
+            now_ms,
+            int(due_in_ms),
+            delayed_due_ms,
+            last_id.decode(),
+            int(fencing_token),
+            [parse_entry(raw, max_bytes) for raw in raw_entries],
         )
 
     limits = (config.max_in_flight or 0, config.max_unacknowledged or 0)
     if not config.exclusive:
         args: list[Arg] = [config.group, consumer, count, config.claim_after_ms, ttl_ms, *limits]
-        return script_command("lease_acquire", read, [keys.stream, keys.delayed], args)
-    parts = ("held", "later", "owners", "blocked", "grants", "fence", "config")
-    names = [keys.stream, keys.delayed, keys.dlq, *(keys.lease(part) for part in parts)]
+        return script_command("lease_acquire", parse, [keys.stream, keys.delayed], args)
+    names = [keys.stream, keys.delayed, keys.dlq, *_lease_keys(keys, *_EXCLUSIVE_KEY_PARTS)]
     args = [config.group, consumer, count, ttl_ms, config.max_deliveries, config.on_max_deliveries]
     args += [int(config.ordered), *limits, config.stored_config_json()]
-    return script_command("lease_acquire_exclusive", read, names, args)
+    return script_command("lease_acquire_exclusive", parse, names, args)
 
 
 def make_handle(
@@ -85,14 +130,21 @@ def make_handle(
     fencing_token: int,
     entry: StreamEntry | InvalidEntry,
 ) -> LeaseHandle:
-    """Return the hold on an entry that was just taken."""
+    """Return the handle of an entry that was just leased.
+
+    :param keys: the keys of the queue.
+    :param config: the configuration of the queue.
+    :param consumer: the name of the consumer.
+    :param fencing_token: the fencing token of the reply.
+    :param entry: the entry.
+    """
     count = entry.previous_deliveries + 1
     if isinstance(entry, InvalidEntry):
         return LeaseHandle(
             keys.queue_name, entry.id, consumer, count, fencing_token, "", entry.job_name, count
         )
-    # An exclusive entry is never published anew, so its own count is all there is.
-    ran = 0 if config.exclusive else entry.job.attempt
+    # An exclusive entry is never added again, so its delivery count is complete.
+    earlier_attempts = 0 if config.exclusive else entry.job.attempt
     return LeaseHandle(
         keys.queue_name,
         entry.id,
@@ -101,64 +153,68 @@ def make_handle(
         fencing_token,
         entry.job.id,
         entry.job.name,
-        count + ran,
+        count + earlier_attempts,
     )
 
 
 def wait_for_entry(keys: Keys, last_entry_id: str, block_ms: int) -> Command[Any]:
-    """Wait until something is appended behind the tail, and leave it there."""
-    head = ("XREAD", "COUNT", 1, "BLOCK", block_ms)
+    """Wait until an entry is added after `last_entry_id`, without consuming it.
+
+    :param keys: the keys of the queue.
+    :param last_entry_id: the last known entry id of the stream.
+    :param block_ms: the maximum time to wait.
+    """
     return redis_command(
-        *head, "STREAMS", keys.stream, last_entry_id, parse=as_raw, block_ms=block_ms
+        "XREAD",
+        "COUNT",
+        1,
+        "BLOCK",
+        block_ms,
+        "STREAMS",
+        keys.stream,
+        last_entry_id,
+        parse=as_raw,
+        block_ms=block_ms,
     )
 
 
 def _false_if_missing(command: Command[list[bool]], count: int) -> Command[list[bool]]:
+    """Return a command that yields False for all leases if the stream or the group is missing."""
     return replace(command, default_if_missing=lambda: [False] * count)
-
-
-def _key_indexer(key_names: list[str]) -> Callable[[str], int]:
-    """Return a function that puts a key behind those given, once, and says its number."""
-    numbers: dict[str, int] = {}
-
-    def number(name: str) -> int:
-        if name not in numbers:
-            key_names.append(name)
-            numbers[name] = len(key_names)
-        return numbers[name]
-
-    return number
-
-
-def ack(keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle]) -> Command[list[bool]]:
-    """Settle leases for good; a job of a batch is done with it."""
-    names = [keys.stream, *(keys.lease(part) for part in ("held", "owners", "grants"))]
-    number = _key_indexer(names)
-    args: list[Arg] = [config.group, BATCH_TTL_MS]
-    for one in handles:
-        place = parse_batch_job_id(one.job_id)
-        bits = number(keys.batch_done(place.batch_id, place.part)) if place else 0
-        args += (*_handle_args(one), bits, place.index if place else 0)
-    return _false_if_missing(script_command("lease_ack", as_bools, names, args), len(handles))
 
 
 def _handle_args(handle: LeaseHandle) -> tuple[Arg, ...]:
     return handle.entry_id, handle.consumer, handle.entry_deliveries, handle.fencing_token
 
 
+def ack(keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle]) -> Command[list[bool]]:
+    """Acknowledge leases. A job of a batch gets its done bit.
+
+    :return: a command; its result is for each lease whether it was still valid.
+    """
+    names = [keys.stream, *_lease_keys(keys, "deadlines", "owners", "max_deliveries")]
+    indexer = KeyIndexer(names)
+    args: list[Arg] = [config.group, BATCH_TTL_MS]
+    for handle in handles:
+        args += (*_handle_args(handle), *_batch_bit(indexer, keys, handle.job_id, dead=False))
+    return _false_if_missing(script_command("lease_ack", as_bools, names, args), len(handles))
+
+
 def move_to_dlq(
     keys: Keys, config: LeaseConfig, dead_letters: Iterable[tuple[LeaseHandle, NewDeadLetter]]
 ) -> Command[list[bool]]:
-    """Settle leases and write their letters."""
-    names = [keys.stream, keys.dlq, *(keys.lease(part) for part in ("held", "owners", "grants"))]
-    number = _key_indexer(names)
+    """Acknowledge leases and write their dead letters. A job of a batch gets its dead bit.
+
+    :return: a command; its result is for each lease whether it was still valid.
+    """
+    names = [keys.stream, keys.dlq, *_lease_keys(keys, "deadlines", "owners", "max_deliveries")]
+    indexer = KeyIndexer(names)
     args: list[Arg] = [config.group, BATCH_TTL_MS]
     count = 0
-    for one, burial in dead_letters:
-        place = parse_batch_job_id(one.job_id)
-        dead = number(keys.batch_dead(place.batch_id, place.part)) if place else 0
-        fields = burial.fields()
-        args += (*_handle_args(one), dead, place.index if place else 0, len(fields), *fields)
+    for handle, dead_letter in dead_letters:
+        fields = dead_letter.fields()
+        args += (*_handle_args(handle), *_batch_bit(indexer, keys, handle.job_id, dead=True))
+        args += (len(fields), *fields)
         count += 1
     return _false_if_missing(script_command("lease_move_to_dlq", as_bools, names, args), count)
 
@@ -166,40 +222,50 @@ def move_to_dlq(
 def extend(
     keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle], ttl_ms: int
 ) -> Command[tuple[int, list[bool]]]:
-    """Let leases run anew from now; answers the new deadline, and which still stood."""
-    names = [keys.stream, keys.lease("held"), keys.lease("owners")]
+    """Extend leases; the new duration starts now.
+
+    :return: a command; its result is the new deadline in ms, and for each lease whether it was
+        still valid.
+    """
+    names = [keys.stream, *_lease_keys(keys, "deadlines", "owners")]
     args: list[Arg] = [config.group, config.claim_after_ms, ttl_ms]
-    for one in handles:
-        args += _handle_args(one)
-    op = script_command(
+    for handle in handles:
+        args += _handle_args(handle)
+    command = script_command(
         "lease_extend", lambda reply: (int(reply[0]), as_bools(reply[1:])), names, args
     )
-    return replace(op, default_if_missing=lambda: (0, [False] * len(handles)))
+    return replace(command, default_if_missing=lambda: (0, [False] * len(handles)))
 
 
 def nack(
     keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle], delay_ms: int
 ) -> Command[list[bool]]:
-    """Hand entries back, to be leased again after a delay."""
-    names = [keys.stream, *(keys.lease(part) for part in ("held", "later", "owners"))]
+    """Return entries to the queue; they can be leased again after the delay.
+
+    :return: a command; its result is for each lease whether it was still valid.
+    """
+    names = [keys.stream, *_lease_keys(keys, "deadlines", "redeliver_at", "owners")]
     args: list[Arg] = [config.group, config.claim_after_ms, delay_ms, int(config.ordered)]
-    for one in handles:
-        args += _handle_args(one)
+    for handle in handles:
+        args += _handle_args(handle)
     return _false_if_missing(script_command("lease_nack", as_bools, names, args), len(handles))
 
 
 def schedule_retries(
     keys: Keys, config: LeaseConfig, retries: Sequence[tuple[LeaseHandle, Job]], run_at_ms: int
 ) -> Command[list[bool]]:
-    """Settle entries and park their jobs as a worker's retry would: one attempt more, a new entry.
+    """Acknowledge leases and add their jobs to the delayed set, as a retry of a worker does.
 
-    The deliveries of the entry are in that attempt, because the new entry begins to count anew.
+    The attempt count of the job includes the deliveries of the entry, because the new entry starts
+    to count at zero.
+
+    :return: a command; its result is for each lease whether it was still valid.
     """
     args: list[Arg] = [config.group]
-    for one, job in retries:
+    for handle, job in retries:
         name = job.name.encode("utf-8", "surrogatepass")
-        member = encode_delayed_member(name, encode_job(job, attempt=one.deliveries))
-        args += (one.entry_id, one.consumer, one.entry_deliveries, run_at_ms, member)
+        member = encode_delayed_member(name, encode_job(job, attempt=handle.deliveries))
+        args += (handle.entry_id, handle.consumer, handle.entry_deliveries, run_at_ms, member)
     names = [keys.stream, keys.delayed, keys.lease("owners")]
     return _false_if_missing(
         script_command("lease_schedule_retries", as_bools, names, args), len(retries)
@@ -207,39 +273,40 @@ def schedule_retries(
 
 
 def block(keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle]) -> Command[list[bool]]:
-    """Set entries aside where they are (exclusive mode)."""
-    names = [keys.stream, *(keys.lease(part) for part in ("held", "later", "owners", "blocked"))]
+    """Block leased entries (exclusive mode). They stay on the stream.
+
+    :return: a command; its result is for each lease whether it was still valid.
+    """
+    names = [keys.stream, *_lease_keys(keys, "deadlines", "redeliver_at", "owners", "blocked")]
     args: list[Arg] = [config.group, int(config.ordered)]
-    for one in handles:
-        args += _handle_args(one)
+    for handle in handles:
+        args += _handle_args(handle)
     return _false_if_missing(script_command("lease_block", as_bools, names, args), len(handles))
 
 
 def set_aside(
     keys: Keys, config: LeaseConfig, dead_letters: Sequence[tuple[LeaseHandle, NewDeadLetter]]
 ) -> Command[list[bool]]:
-    """Move entries out of the stream (shared mode)."""
+    """Block leased entries (shared mode). They move out of the stream.
+
+    :return: a command; its result is for each lease whether it was still valid.
+    """
     args: list[Arg] = [config.group]
-    for one, burial in dead_letters:
-        fields = burial.fields()
-        args += (one.entry_id, one.consumer, one.entry_deliveries, len(fields), *fields)
-    names = [keys.stream, keys.lease("aside"), keys.lease("owners")]
+    for handle, dead_letter in dead_letters:
+        fields = dead_letter.fields()
+        args += (handle.entry_id, handle.consumer, handle.entry_deliveries, len(fields), *fields)
+    names = [keys.stream, *_lease_keys(keys, "blocked_entries", "owners")]
     return _false_if_missing(
         script_command("lease_set_aside", as_bools, names, args), len(dead_letters)
     )
 
 
 def get_entry(keys: Keys, entry_id: str) -> Command[list[Any]]:
-    """The raw entry, or an empty list."""
+    """Return a list with the raw entry, or an empty list if it does not exist."""
     return redis_command("XRANGE", keys.stream, entry_id, entry_id, parse=as_raw)
 
 
-TRIM_PAGE_SIZE = 500
-CLIENT_TTL_MS = 30 * 24 * 3600 * 1000
-_LEASE_KEY_PARTS = (
-    *("held", "later", "owners", "blocked", "grants", "fence", "config"),
-    *("producers", "seen", "aside", "restore"),
-)
+# Administration
 
 
 def produce(
@@ -252,7 +319,18 @@ def produce(
     strict: bool = False,
     max_len: int = 0,
 ) -> Command[list[str | None]]:
-    """Append messages (sequence number, d, n); None for one whose number was used before."""
+    """Append messages.
+
+    :param keys: the keys of the queue.
+    :param messages: sequence number, envelope `d` and name `n` of each message.
+    :param token: the idempotency token of the call.
+    :param client: the client whose sequence numbers are checked; empty for none.
+    :param expected_last_id: the expected last entry id of the stream; empty for any.
+    :param strict: refuse the whole call if one sequence number was used before.
+    :param max_len: the maximum length of the stream; 0 for no limit.
+    :return: a command; its result has for each message the entry id, or None if its sequence number
+        was used before.
+    """
     args: list[Arg] = [
         IDEMPOTENCY_TTL_MS,
         expected_last_id,
@@ -266,8 +344,7 @@ def produce(
     names = [
         keys.stream,
         keys.idempotency_marker(token),
-        keys.lease("producers"),
-        keys.lease("seen"),
+        *_lease_keys(keys, "producers", "producers_seen"),
     ]
     return script_command(
         "lease_produce", lambda reply: [entry.decode() or None for entry in reply], names, args
@@ -275,25 +352,32 @@ def produce(
 
 
 def stats(keys: Keys, config: LeaseConfig) -> Command[LeaseStats]:
-    """Count what the queue holds, at one moment."""
-    parts = ("held", "later", "blocked", "aside")
-    names = [keys.stream, keys.delayed, keys.dlq, *(keys.lease(part) for part in parts)]
+    """Count the entries of the queue by state, atomically.
+
+    :raises QueueNotFound: from the command, if the queue does not exist.
+    """
+    names = [
+        keys.stream,
+        keys.delayed,
+        keys.dlq,
+        *_lease_keys(keys, "deadlines", "redeliver_at", "blocked", "blocked_entries"),
+    ]
     args: list[Arg] = [config.group, config.claim_after_ms, int(config.exclusive)]
 
-    def read(reply: Any) -> LeaseStats:
+    def parse(reply: Any) -> LeaseStats:
         if not reply[0]:
-            raise QueueNotFound("there is no such queue", queue_name=keys.queue_name)
-        tail, first, length, added, delivered, pending, live, nacked, blocked = reply[1:10]
-        aside = blocked if config.exclusive else 0
+            raise QueueNotFound("the queue does not exist", queue_name=keys.queue_name)
+        last_id, first_id, length, added, delivered, pending, active, nacked, blocked = reply[1:10]
+        blocked_pending = blocked if config.exclusive else 0
         return LeaseStats(
-            last_entry_id=tail.decode(),
-            first_entry_id=first.decode() or None,
+            last_entry_id=last_id.decode(),
+            first_entry_id=first_id.decode() or None,
             length=length,
             added=added,
             delivered=None if delivered < 0 else delivered,
             waiting=max(0, length - pending),
-            in_flight=live,
-            available=max(0, pending - live - nacked - aside),
+            in_flight=active,
+            available=max(0, pending - active - nacked - blocked_pending),
             nacked=nacked,
             blocked=blocked,
             unacknowledged=pending,
@@ -301,33 +385,33 @@ def stats(keys: Keys, config: LeaseConfig) -> Command[LeaseStats]:
             dead=reply[11],
         )
 
-    return script_command("lease_stats", read, names, args)
+    return script_command("lease_stats", parse, names, args)
 
 
 def trim(keys: Keys, config: LeaseConfig, before_id: str) -> CommandFlow[int]:
-    """Delete waiting entries before `keep_from`, up to the first one that somebody has to do with.
+    """Delete waiting entries and stop at the first one that is leased, nacked or blocked.
 
-    Jobs of a batch count as dead with it.
+    Deleted jobs of a batch count as dead.
+
+    :param keys: the keys of the queue.
+    :param config: the configuration of the queue.
+    :param before_id: delete only entries with a lower id.
+    :return: the number of deleted entries.
     """
-    dropped = 0
-    while raw := (yield _entries_before(keys, before_id)):
+    trimmed = 0
+    while raw_entries := (yield _entries_before(keys, before_id)):
         names = [keys.stream]
+        indexer = KeyIndexer(names)
         args: list[Arg] = [config.group, BATCH_TTL_MS]
-        for each in raw:
-            entry = parse_entry(each, 2**62)
-            place = parse_batch_job_id(entry.job.id) if isinstance(entry, StreamEntry) else None
-            number = 0
-            if place:
-                dead = keys.batch_dead(place.batch_id, place.part)
-                if dead not in names:
-                    names.append(dead)
-                number = names.index(dead) + 1
-            args += (entry.id, number, place.index if place else 0)
-        gone = yield script_command("lease_trim", as_int, names, args)
-        dropped += gone
-        if gone < len(raw):
+        for raw in raw_entries:
+            entry = parse_entry(raw, _NO_SIZE_LIMIT)
+            job_id = entry.job.id if isinstance(entry, StreamEntry) else ""
+            args += (entry.id, *_batch_bit(indexer, keys, job_id, dead=True))
+        passed = yield script_command("lease_trim", as_int, names, args)
+        trimmed += passed
+        if passed < len(raw_entries):
             break
-    return dropped
+    return trimmed
 
 
 def _entries_before(keys: Keys, before_id: str) -> Command[list[Any]]:
@@ -337,92 +421,130 @@ def _entries_before(keys: Keys, before_id: str) -> Command[list[Any]]:
 
 
 def list_blocked(keys: Keys, config: LeaseConfig, limit: int) -> CommandFlow[list[BlockedEntry]]:
-    """Return entries that are set aside, oldest first."""
+    """Return blocked entries, oldest first.
+
+    :param keys: the keys of the queue.
+    :param config: the configuration of the queue.
+    :param limit: the maximum number of entries.
+    """
     if not config.exclusive:
-        raw = yield redis_command(
-            "XRANGE", keys.lease("aside"), "-", "+", "COUNT", limit, parse=as_raw
+        raw_entries = yield redis_command(
+            "XRANGE", keys.lease("blocked_entries"), "-", "+", "COUNT", limit, parse=as_raw
         )
-        aside = [parse_dead_letter(each) for each in raw]
-        return [BlockedEntry(one.id, one.job, one.attempts or 0, one.source_id) for one in aside]
-    scored = yield redis_command("ZRANGE", keys.lease("blocked"), 0, -1, "WITHSCORES", parse=as_raw)
-    counts = {member.decode(): int(float(score)) for member, score in as_pairs(scored)}
-    ids = sorted(counts, key=lambda each: tuple(map(int, each.split("-"))))[:limit]
+        blocked = [parse_dead_letter(raw) for raw in raw_entries]
+        return [
+            BlockedEntry(entry.id, entry.job, entry.attempts or 0, entry.source_id)
+            for entry in blocked
+        ]
+    members = yield redis_command(
+        "ZRANGE", keys.lease("blocked"), 0, -1, "WITHSCORES", parse=as_raw
+    )
+    deliveries = {member.decode(): int(float(score)) for member, score in as_pairs(members)}
+    ids = sorted(deliveries, key=StreamId.parse)[:limit]
     if not ids:
         return []
-    found = yield [
-        redis_command("XRANGE", keys.stream, entry_id, entry_id, parse=as_raw) for entry_id in ids
-    ]
+    replies = yield [get_entry(keys, entry_id) for entry_id in ids]
     entries = []
-    for entry_id, raw in zip(ids, found, strict=True):
-        one = parse_entry(raw[0], 2**62) if raw else None
-        job = one.job if isinstance(one, StreamEntry) else None
-        entries.append(BlockedEntry(entry_id, job, counts[entry_id], entry_id))
+    for entry_id, reply in zip(ids, replies, strict=True):
+        entry = parse_entry(reply[0], _NO_SIZE_LIMIT) if reply else None
+        job = entry.job if isinstance(entry, StreamEntry) else None
+        entries.append(BlockedEntry(entry_id, job, deliveries[entry_id], entry_id))
     return entries
 
 
 def unblock(keys: Keys, entry_id: str, extra_deliveries: int) -> Command[bool]:
-    """Let a blocked entry be leased again (exclusive mode)."""
-    names = [keys.lease(part) for part in ("blocked", "later", "grants")]
+    """Make a blocked entry available again (exclusive mode).
+
+    :param keys: the keys of the queue.
+    :param entry_id: the id of the entry.
+    :param extra_deliveries: how often it may be delivered from now on.
+    :return: a command; its result is False if the entry was not blocked.
+    """
+    names = _lease_keys(keys, "blocked", "redeliver_at", "max_deliveries")
     return script_command("lease_unblock", as_bool, names, [entry_id, extra_deliveries])
 
 
 def move_blocked_to_dlq(
     keys: Keys, config: LeaseConfig, entry_id: str, dead_letter: NewDeadLetter
 ) -> Command[bool]:
-    """Make a letter of a blocked entry (exclusive mode)."""
-    place = parse_batch_job_id(dead_letter.job_id)
-    dead = keys.batch_dead(place.batch_id, place.part) if place else keys.dlq
-    names = [keys.stream, keys.dlq, keys.lease("blocked"), keys.lease("grants"), dead]
-    args: list[Arg] = [config.group, entry_id, place.index if place else -1, BATCH_TTL_MS]
-    return script_command(
-        "lease_move_blocked_to_dlq", as_bool, names, [*args, *dead_letter.fields()]
+    """Move a blocked entry to the DLQ (exclusive mode).
+
+    :return: a command; its result is False if the entry was not blocked.
+    """
+    dead_key, bit = _dead_bit(keys, dead_letter.job_id)
+    names = [keys.stream, keys.dlq, *_lease_keys(keys, "blocked", "max_deliveries"), dead_key]
+    args: list[Arg] = [config.group, entry_id, bit, BATCH_TTL_MS, *dead_letter.fields()]
+    return script_command("lease_move_blocked_to_dlq", as_bool, names, args)
+
+
+def _dead_bit(keys: Keys, job_id: str) -> tuple[str, int]:
+    """Return the dead bitmap of a job and its bit; without a batch the bit is -1 and unused."""
+    position = parse_batch_job_id(job_id)
+    return (
+        (keys.batch_dead(position.batch_id, position.part), position.index)
+        if position
+        else (keys.dlq, -1)
     )
 
 
 def get_set_aside(keys: Keys, entry_id: str) -> Command[DeadLetter | None]:
-    """An entry that was moved out of the stream (shared mode)."""
+    """Return a blocked entry (shared mode), or None if it does not exist."""
     return redis_command(
-        "XRANGE", keys.lease("aside"), entry_id, entry_id,
+        "XRANGE",
+        keys.lease("blocked_entries"),
+        entry_id,
+        entry_id,
         parse=lambda reply: parse_dead_letter(reply[0]) if reply else None,
-    )  # fmt: skip
+    )
 
 
 def restore_set_aside(
     keys: Keys, entry: DeadLetter, dead_letter: NewDeadLetter | None
 ) -> Command[bool]:
-    """Put such an entry back on the stream, or among the letters if a burial is given."""
-    place = parse_batch_job_id(entry.job_id or "")
-    dead = keys.batch_dead(place.batch_id, place.part) if place else keys.dlq
-    names = [keys.lease("aside"), keys.stream, keys.dlq, dead]
-    args: list[Arg] = [entry.id, int(dead_letter is not None), place.index if place else -1]
-    args += (BATCH_TTL_MS, entry.raw, entry.job_name)
-    return script_command(
-        "lease_restore_set_aside",
-        as_bool,
-        names,
-        args + (dead_letter.fields() if dead_letter else []),
-    )
+    """Move a blocked entry back to the stream, or to the DLQ (shared mode).
+
+    :param keys: the keys of the queue.
+    :param entry: the blocked entry.
+    :param dead_letter: the dead letter to write; None to move the entry back to the stream.
+    :return: a command; its result is False if the entry was not blocked.
+    """
+    dead_key, bit = _dead_bit(keys, entry.job_id or "")
+    names = [keys.lease("blocked_entries"), keys.stream, keys.dlq, dead_key]
+    args: list[Arg] = [entry.id, int(dead_letter is not None), bit, BATCH_TTL_MS]
+    args += (entry.raw, entry.job_name, *(dead_letter.fields() if dead_letter else ()))
+    return script_command("lease_restore_set_aside", as_bool, names, args)
 
 
 def create_queue(keys: Keys, config: LeaseConfig) -> Command[int]:
-    """Make a queue, or agree with the one that is there."""
+    """Create a queue, or check that the existing one has the same configuration."""
     names = [keys.stream, keys.lease("config")]
-    agreed = config.stored_config_json() if config.exclusive else ""
-    return script_command("lease_create_queue", as_int, names, [config.group, agreed])
+    stored_config = config.stored_config_json() if config.exclusive else ""
+    return script_command("lease_create_queue", as_int, names, [config.group, stored_config])
 
 
 def delete_queue(keys: Keys, include_dead_letters: bool) -> Command[int]:
-    """Delete the queue's entries and all that leases know of it."""
-    names = [keys.stream, keys.delayed, *(keys.lease(part) for part in _LEASE_KEY_PARTS)]
+    """Delete the entries and the lease state of a queue.
+
+    :param keys: the keys of the queue.
+    :param include_dead_letters: whether to delete the DLQ as well.
+    """
+    names = [keys.stream, keys.delayed, *_lease_keys(keys, *_ALL_KEY_PARTS)]
     return redis_command("DEL", *names, *([keys.dlq] if include_dead_letters else []), parse=as_int)
 
 
 def organisation_key(organisation_id: str) -> str:
+    """Return the key of the set of queues of an organisation."""
     return f"{{chasqui:_registry}}:org:{organisation_id}"
 
 
 def register_queue(organisation_id: str, queue_name: str, max_queues: int) -> Command[bool]:
-    """Enter a queue in its organisation's list; False if it was there."""
+    """Add a queue to the list of its organisation.
+
+    :param organisation_id: the organisation.
+    :param queue_name: the name of the queue.
+    :param max_queues: the maximum number of queues of the organisation.
+    :return: a command; its result is False if the queue was already in the list.
+    """
     return script_command(
         "lease_register_queue",
         as_bool,
@@ -432,75 +554,85 @@ def register_queue(organisation_id: str, queue_name: str, max_queues: int) -> Co
 
 
 def unregister_queue(organisation_id: str, queue_name: str) -> Command[int]:
+    """Remove a queue from the list of its organisation."""
     return redis_command("SREM", organisation_key(organisation_id), queue_name, parse=as_int)
 
+
+# Snapshots
 
 SNAPSHOT_SCHEMA = 1
 _RESTORE_CHUNK_SIZE = 500
 _STAGING_TTL_MS = 3600 * 1000
-_SNAPSHOT_KEY_PARTS = (
-    *("held", "later", "owners", "blocked", "grants", "fence", "config"),
-    *("producers", "aside"),
-)
 _SNAPSHOT_FIELDS = (
     *("tail", "added", "deleted", "cursor", "read", "entries", "pending", "delayed"),
     *_SNAPSHOT_KEY_PARTS,
 )
-_ZSET_PARTS, _HASH_PARTS, _STRING_PARTS = (
-    ("held", "later", "blocked"),
-    ("owners", "grants", "producers"),
-    (
-        "fence",
-        "config",
-    ),
-)
+_ZSET_PARTS = ("deadlines", "redeliver_at", "blocked")
+_STRING_PARTS = ("fencing_token", "config")
 
 
 def _bytes_to_json(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return [_bytes_to_json(each) for each in value] if isinstance(value, list) else value
+    return [_bytes_to_json(item) for item in value] if isinstance(value, list) else value
 
 
 def _bytes_from_json(value: Any) -> Any:
     if isinstance(value, str):
         return base64.b64decode(value)
-    return [_bytes_from_json(each) for each in value] if isinstance(value, list) else value
+    return [_bytes_from_json(item) for item in value] if isinstance(value, list) else value
 
 
 def snapshot(keys: Keys, config: LeaseConfig, limit: int) -> Command[str]:
-    """Read the whole queue at one moment, as text. The server does nothing else meanwhile."""
+    """Read the complete queue atomically. The server runs no other command during that time.
 
-    def read(reply: Any) -> str:
+    :param keys: the keys of the queue.
+    :param config: the configuration of the queue.
+    :param limit: the maximum number of entries of the queue.
+    :return: a command; its result is the snapshot as JSON.
+    """
+
+    def parse(reply: Any) -> str:
         state = {
             name: _bytes_to_json(value) for name, value in zip(_SNAPSHOT_FIELDS, reply, strict=True)
         }
-        head = {"schema": SNAPSHOT_SCHEMA, "group": config.group, "mode": config.mode}
-        return json.dumps(head | state, separators=(",", ":"))
+        header = {"schema": SNAPSHOT_SCHEMA, "group": config.group, "mode": config.mode}
+        return json.dumps(header | state, separators=(",", ":"))
 
-    names = [keys.stream, keys.delayed, *(keys.lease(part) for part in _SNAPSHOT_KEY_PARTS)]
-    return script_command("lease_snapshot", read, names, [config.group, limit])
+    names = [keys.stream, keys.delayed, *_lease_keys(keys, *_SNAPSHOT_KEY_PARTS)]
+    return script_command("lease_snapshot", parse, names, [config.group, limit])
 
 
 def restore(keys: Keys, config: LeaseConfig, snapshot_json: str) -> CommandFlow[int]:
-    """Make the queue of a snapshot; refuses where it is there already. Returns its entries.
+    """Create the queue of a snapshot.
 
-    Entries are staged out of sight and become the stream in one step, last of all, so a crash
-    leaves either nothing or everything; what was staged expires.
+    The entries are written to a staging key, which becomes the stream in the last step. A crash
+    leaves either no queue or the complete one; the staging key expires.
+
+    :param keys: the keys of the queue, which must not exist.
+    :param config: the configuration of the queue.
+    :param snapshot_json: the result of `snapshot`.
+    :return: the number of entries.
+    :raises InvalidArgument: if the queue exists or the snapshot has another mode or group.
+    :raises DecodeError: if the text is not a snapshot.
     """
     state = _parse_snapshot(snapshot_json, config)
-    staging, entries = keys.lease("restore"), state["entries"]
+    staging, entries = keys.lease("restore_staging"), state["entries"]
     yield redis_command("DEL", staging, parse=as_int)
     for start in range(0, len(entries), _RESTORE_CHUNK_SIZE):
-        part = entries[start : start + _RESTORE_CHUNK_SIZE]
-        yield [redis_command("XADD", staging, each[0], *each[1], parse=as_raw) for each in part]
+        chunk = entries[start : start + _RESTORE_CHUNK_SIZE]
+        yield [_xadd(staging, entry) for entry in chunk]
         yield redis_command("PEXPIRE", staging, _STAGING_TTL_MS, parse=as_int)
     if (yield redis_command("EXISTS", keys.stream, parse=as_int)):
         raise InvalidArgument(
-            "the queue is there already: delete it first, or restore under another name",
+            "the queue already exists; delete it first, or restore under another name",
             queue_name=keys.queue_name,
         )
-    yield [op for name in _SNAPSHOT_KEY_PARTS for op in _restore_commands(keys, name, state[name])]
+    yield [
+        command
+        for name in _SNAPSHOT_KEY_PARTS
+        for command in _restore_commands(keys, name, state[name])
+    ]
     yield _zadd_commands(keys.delayed, state["delayed"])
     args: list[Arg] = [config.group, state["cursor"], state["read"], state["tail"]]
     args += (state["added"], state["deleted"], len(entries))
@@ -515,37 +647,43 @@ def _parse_snapshot(snapshot_json: str, config: LeaseConfig) -> dict[str, Any]:
         state = json.loads(snapshot_json)
         if state["schema"] != SNAPSHOT_SCHEMA:
             raise DecodeError(
-                f"the snapshot is of schema {state['schema']}, this reads {SNAPSHOT_SCHEMA}"
+                f"the snapshot has schema {state['schema']}; this version reads schema "
+                f"{SNAPSHOT_SCHEMA}"
             )
         if (state["group"], state["mode"]) != (config.group, config.mode):
             raise InvalidArgument(
-                f"the snapshot is of mode {state['mode']!r} and group {state['group']!r}: restore "
-                "it with those"
+                f"the snapshot has mode {state['mode']!r} and group {state['group']!r}; restore it "
+                "with the same mode and group"
             )
         return {name: _bytes_from_json(state[name]) for name in _SNAPSHOT_FIELDS}
     except (KeyError, TypeError, ValueError) as cause:
         if isinstance(cause, InvalidArgument):
             raise
-        raise DecodeError("this is not a snapshot of a leased queue") from cause
+        raise DecodeError("the text is not a snapshot of a leased queue") from cause
 
 
 def _pending_on_stream(state: dict[str, Any]) -> list[list[Any]]:
-    """Pending entries that are still on the stream."""
-    there = {each[0] for each in state["entries"]}
-    return [each for each in state["pending"] if each[0] in there]
+    """Return the pending entries that are still on the stream."""
+    ids = {entry[0] for entry in state["entries"]}
+    return [pending for pending in state["pending"] if pending[0] in ids]
 
 
 def _restore_commands(keys: Keys, key_part: str, value: Any) -> list[Command[Any]]:
     key = keys.lease(key_part)
-    if key_part == "aside":
-        return [redis_command("XADD", key, each[0], *each[1], parse=as_raw) for each in value]
+    if key_part == "blocked_entries":
+        return [_xadd(key, entry) for entry in value]
     if not value or value == b"0":
         return []
     if key_part in _ZSET_PARTS:
         return _zadd_commands(key, value)
-    verb = "SET" if key_part in _STRING_PARTS else "HSET"
-    args: Sequence[Arg] = [value] if key_part in _STRING_PARTS else value
-    return [redis_command(verb, key, *args, parse=as_raw)]
+    if key_part in _STRING_PARTS:
+        return [redis_command("SET", key, value, parse=as_raw)]
+    return [redis_command("HSET", key, *value, parse=as_raw)]
+
+
+def _xadd(key: str, entry: list[Any]) -> Command[Any]:
+    entry_id, fields = entry
+    return redis_command("XADD", key, entry_id, *fields, parse=as_raw)
 
 
 def _zadd_commands(key: str, members_and_scores: list[Any]) -> list[Command[Any]]:

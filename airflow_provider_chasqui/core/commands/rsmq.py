@@ -1,10 +1,8 @@
-"""RSMQ's verbs: checks in npm rsmq's order, then one atomic script each.
+"""Commands of RSMQ queues, and the transfer of messages and jobs between RSMQ and Chasqui queues.
 
-npm rsmq looks at the queue before it looks at some of its parameters. Here the script does both in
-one round trip; only where a parameter is already known to be bad is the queue asked for by itself,
-so that a missing queue is still the first thing to be said.
-
-move, give: messages from an RSMQ queue to a Chasqui queue, and jobs the other way.
+npm rsmq checks that the queue exists before it checks some of the parameters. Here one script does
+both in one round trip. Only if a parameter is already known to be invalid, the flow reads the queue
+first, so that a missing queue is reported first, as in npm rsmq.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from airflow_provider_chasqui.core.command import (
     Arg,
     Command,
     CommandFlow,
+    KeyIndexer,
     as_int,
     as_text,
     redis_command,
@@ -55,7 +54,7 @@ _UNIT_MS = {"s": 1000, "ms": 1}
 
 
 def parse_message(reply: Any) -> RsmqMessage | None:
-    """Return a received message, or None for an empty answer."""
+    """Return a received message, or None for an empty reply."""
     if not reply:
         return None
     message_id = as_text(reply[0])
@@ -72,7 +71,7 @@ def parse_message(reply: Any) -> RsmqMessage | None:
 
 
 def _parse_messages(reply: Any) -> list[RsmqMessage]:
-    return [message for each in reply if (message := parse_message(each)) is not None]
+    return [message for raw in reply if (message := parse_message(raw)) is not None]
 
 
 def _parse_names(reply: Any) -> list[str]:
@@ -81,8 +80,13 @@ def _parse_names(reply: Any) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RsmqFlows:
-    """RSMQ's verbs in one namespace, as flows. `units` says what other clients store: vt and delay
-    in seconds, as npm rsmq does, or in milliseconds, as the Rust client rsmq_async does.
+    """The operations of RSMQ in one namespace, as command flows.
+
+    :param namespace: the namespace of the keys.
+    :param realtime: publish the queue length after each send.
+    :param units: the unit of the stored vt and delay: "s" as npm rsmq does, or "ms" as the Rust
+        client rsmq_async does.
+    :raises InvalidArgument: if `units` is not allowed.
     """
 
     namespace: str = "rsmq"
@@ -91,58 +95,82 @@ class RsmqFlows:
 
     def __post_init__(self) -> None:
         if self.units not in _UNIT_MS:
-            raise InvalidArgument(f"units is 's' or 'ms', not {self.units!r}")
+            raise InvalidArgument(f"units must be 's' or 'ms', not {self.units!r}")
 
     def keys(self, qname: Any) -> RsmqKeys:
+        """Return the keys of a queue.
+
+        :raises RsmqInvalidArgument: if the name is invalid.
+        """
         return RsmqKeys(self.namespace, rsmq_types.check_qname(qname))
 
     @property
     def unit_ms(self) -> int:
-        """How many ms one stored vt or delay is."""
+        """The unit of the stored vt and delay in ms."""
         return _UNIT_MS[self.units]
 
     def create_queue(self, qname: Any, vt: Any, delay: Any, maxsize: Any) -> CommandFlow[int]:
+        """Create a queue.
+
+        :param qname: the name of the queue.
+        :param vt: the visibility timeout in seconds. Default: 30.
+        :param delay: the delay of new messages in seconds. Default: 0.
+        :param maxsize: the maximum message size; -1 for no limit. Default: 65536.
+        :return: 1.
+        :raises RsmqQueueExists: if the queue exists.
+        """
         keys = self.keys(qname)
+        vt_seconds = rsmq_types.check_seconds("vt", rsmq_types.DEFAULT_VT if vt is None else vt)
+        delay_seconds = rsmq_types.check_seconds(
+            "delay", rsmq_types.DEFAULT_DELAY if delay is None else delay
+        )
         stored = [
-            self._to_stored_units(
-                rsmq_types.check_seconds("vt", rsmq_types.DEFAULT_VT if vt is None else vt)
-            ),
-            self._to_stored_units(
-                rsmq_types.check_seconds(
-                    "delay", rsmq_types.DEFAULT_DELAY if delay is None else delay
-                )
-            ),
+            self._to_stored_units(vt_seconds),
+            self._to_stored_units(delay_seconds),
             rsmq_types.check_maxsize(rsmq_types.MAX_MESSAGE_SIZE if maxsize is None else maxsize),
         ]
         names = [keys.hash, keys.queues, keys.idempotency_marker(uuid.uuid4().hex)]
         args: list[Arg] = [keys.queue_name, *stored, IDEMPOTENCY_TTL_MS]
-        return (
-            yield from _with_queue_context(
-                keys, script_command("rsmq_create_queue", as_int, names, args)
-            )
-        )
+        command = script_command("rsmq_create_queue", as_int, names, args)
+        return (yield from _with_queue_context(keys, command))
 
     def list_queues(self) -> Command[list[str]]:
+        """Return the names of all queues of the namespace."""
         return redis_command("SMEMBERS", f"{self.namespace}:QUEUES", parse=_parse_names)
 
     def delete_queue(self, qname: Any) -> CommandFlow[int]:
+        """Delete a queue and all its messages.
+
+        :return: 1.
+        :raises RsmqQueueNotFound: if the queue does not exist.
+        """
         keys = self.keys(qname)
         names = [keys.hash, keys.zset, keys.queues, keys.idempotency_marker(uuid.uuid4().hex)]
-        op = script_command(
+        command = script_command(
             "rsmq_delete_queue", as_int, names, [keys.queue_name, IDEMPOTENCY_TTL_MS]
         )
-        return (yield from _with_queue_context(keys, op))
+        return (yield from _with_queue_context(keys, command))
 
     def get_queue_attributes(self, qname: Any) -> CommandFlow[RsmqQueueAttributes]:
+        """Return the attributes of a queue.
+
+        :raises RsmqQueueNotFound: if the queue does not exist.
+        """
         keys = self.keys(qname)
-        op = script_command(
+        command = script_command(
             "rsmq_get_attributes", self._parse_attributes, [keys.zset, keys.hash], [self.unit_ms]
         )
-        return (yield from _with_queue_context(keys, op))
+        return (yield from _with_queue_context(keys, command))
 
     def set_queue_attributes(
         self, qname: Any, vt: Any, delay: Any, maxsize: Any
     ) -> CommandFlow[RsmqQueueAttributes]:
+        """Change attributes of a queue; None leaves an attribute unchanged.
+
+        :return: all attributes.
+        :raises RsmqNoAttributeSupplied: if all values are None.
+        :raises RsmqQueueNotFound: if the queue does not exist.
+        """
         if vt is None and delay is None and maxsize is None:
             raise RsmqNoAttributeSupplied("No attribute was supplied")
         keys = self.keys(qname)
@@ -153,64 +181,108 @@ class RsmqFlows:
             args += ("maxsize", rsmq_types.check_maxsize(maxsize))
         if delay is not None:
             args += ("delay", self._to_stored_units(rsmq_types.check_seconds("delay", delay)))
-        op = script_command(
+        command = script_command(
             "rsmq_set_attributes", self._parse_attributes, [keys.zset, keys.hash], args
         )
-        return (yield from _with_queue_context(keys, op))
+        return (yield from _with_queue_context(keys, command))
 
     def send_message(self, qname: Any, message: Any, delay: Any) -> CommandFlow[str]:
+        """Send a message.
+
+        :param qname: the name of the queue.
+        :param message: the text of the message.
+        :param delay: the delay in seconds; None for that of the queue.
+        :return: the message id.
+        :raises RsmqQueueNotFound: if the queue does not exist.
+        :raises RsmqMessageTooLong: if the message exceeds `maxsize`.
+        """
         keys = self.keys(qname)
-        wait_ms = yield from self._check_queue_first(keys, lambda: _optional_ms("delay", delay))
+        delay_ms = yield from self._check_queue_first(keys, lambda: _optional_ms("delay", delay))
         yield from self._check_queue_first(keys, lambda: _check_message(message))
         args: list[Arg] = [
             rsmq_types.random_suffix(),
             message,
             rsmq_types.utf16_length(message),
-            wait_ms,
+            delay_ms,
             self.unit_ms,
             keys.channel if self.realtime else "",
             IDEMPOTENCY_TTL_MS,
         ]
         names = [keys.zset, keys.hash, keys.idempotency_marker(uuid.uuid4().hex)]
-        return (
-            yield from _with_queue_context(keys, script_command("rsmq_send", as_text, names, args))
-        )
+        command = script_command("rsmq_send", as_text, names, args)
+        return (yield from _with_queue_context(keys, command))
 
     def receive_message(self, qname: Any, vt: Any) -> CommandFlow[RsmqMessage | None]:
+        """Receive the first visible message and hide it.
+
+        :param qname: the name of the queue.
+        :param vt: the visibility timeout in seconds; None for that of the queue.
+        :return: the message, or None if no message is visible.
+        :raises RsmqQueueNotFound: if the queue does not exist.
+        """
         keys = self.keys(qname)
-        hide_ms = yield from self._check_queue_first(keys, lambda: _optional_ms("vt", vt))
-        return (yield from _with_queue_context(keys, self.receive(keys, hide_ms)))
+        visibility_ms = yield from self._check_queue_first(keys, lambda: _optional_ms("vt", vt))
+        return (yield from _with_queue_context(keys, self.receive(keys, visibility_ms)))
 
     def receive(self, keys: RsmqKeys, visibility_ms: int | str) -> Command[RsmqMessage | None]:
+        """Return the command of `receive_message`, without checks.
+
+        :param keys: the keys of the queue.
+        :param visibility_ms: the visibility timeout in ms; empty for that of the queue.
+        """
         args: list[Arg] = [visibility_ms, self.unit_ms]
         return script_command("rsmq_receive", parse_message, [keys.zset, keys.hash], args)
 
     def pop_message(self, qname: Any) -> CommandFlow[RsmqMessage | None]:
+        """Receive the first visible message and delete it.
+
+        :return: the message, or None if no message is visible.
+        :raises RsmqQueueNotFound: if the queue does not exist.
+        """
         keys = self.keys(qname)
-        op = script_command("rsmq_pop", parse_message, [keys.zset, keys.hash], [self.unit_ms])
-        return (yield from _with_queue_context(keys, op))
+        command = script_command("rsmq_pop", parse_message, [keys.zset, keys.hash], [self.unit_ms])
+        return (yield from _with_queue_context(keys, command))
 
     def delete_message(self, qname: Any, message_id: Any) -> CommandFlow[int]:
+        """Delete a message.
+
+        :return: 1 if it was deleted, 0 if it did not exist.
+        """
         keys = self.keys(qname)
-        return (
-            yield from _with_queue_context(
-                keys, self.delete(keys, rsmq_types.check_message_id(message_id))
-            )
-        )
+        command = self.delete(keys, rsmq_types.check_message_id(message_id))
+        return (yield from _with_queue_context(keys, command))
 
     def delete(self, keys: RsmqKeys, message_id: str) -> Command[int]:
+        """Return the command of `delete_message`, without checks."""
         return script_command("rsmq_delete", as_int, [keys.zset, keys.hash], [message_id])
 
     def change_message_visibility(self, qname: Any, message_id: Any, vt: Any) -> CommandFlow[int]:
+        """Set the time until a message becomes visible.
+
+        :param qname: the name of the queue.
+        :param message_id: the id of the message.
+        :param vt: the time in seconds from now.
+        :return: 1 if it was changed, 0 if the message does not exist.
+        """
         keys = self.keys(qname)
-        chosen = rsmq_types.check_message_id(message_id)
-        args: list[Arg] = [chosen, rsmq_types.check_seconds("vt", vt) * 1000, self.unit_ms]
-        op = script_command("rsmq_set_visibility", as_int, [keys.zset, keys.hash], args)
-        return (yield from _with_queue_context(keys, op))
+        args: list[Arg] = [
+            rsmq_types.check_message_id(message_id),
+            rsmq_types.check_seconds("vt", vt) * 1000,
+            self.unit_ms,
+        ]
+        command = script_command("rsmq_set_visibility", as_int, [keys.zset, keys.hash], args)
+        return (yield from _with_queue_context(keys, command))
 
     def peek_messages(
         self, qname: Any, limit: int, include_hidden: bool
     ) -> CommandFlow[list[RsmqMessage]]:
+        """Read messages without receiving them, in the order in which they will be received.
+
+        :param qname: the name of the queue.
+        :param limit: the maximum number of messages.
+        :param include_hidden: whether to include hidden messages.
+        :raises InvalidArgument: if `limit` is below 1.
+        """
         keys = self.keys(qname)
         if limit < 1:
             raise InvalidArgument(
@@ -221,6 +293,7 @@ class RsmqFlows:
     def peek(
         self, keys: RsmqKeys, limit: int, include_hidden: bool = False
     ) -> Command[list[RsmqMessage]]:
+        """Return the command of `peek_messages`, without checks."""
         args: list[Arg] = [limit, int(include_hidden), self.unit_ms]
         return script_command("rsmq_peek", _parse_messages, [keys.zset, keys.hash], args)
 
@@ -245,6 +318,7 @@ class RsmqFlows:
         )
 
     def _check_queue_first(self, keys: RsmqKeys, check: Callable[[], R]) -> CommandFlow[R]:
+        """Return the result of a check; if it fails, report a missing queue instead."""
         try:
             return check()
         except RsmqInvalidArgument:
@@ -253,6 +327,7 @@ class RsmqFlows:
 
 
 def _with_queue_context(keys: RsmqKeys, command: Command[R]) -> CommandFlow[R]:
+    """Run a command and add the queue name to its errors."""
     try:
         return (yield command)  # type: ignore[no-any-return]
     except ChasquiError as error:
@@ -270,21 +345,25 @@ def _check_message(message: Any) -> None:
 
 
 def _parse_number(raw: bytes | None, default: float) -> float:
-    """Return a stored number; other clients write floats, or leave fields out."""
+    """Return a stored number. Other clients may write floats or omit fields."""
     try:
         return default if raw is None else float(raw)
     except ValueError:
         return default
 
 
-# What four digits of base 36 hold.
+# Transfer between RSMQ and Chasqui queues
+
+# The largest number with four digits in base 36.
 _MAX_SEQUENCE = 36**4 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TransferReport:
-    """What a bridge did: `dropped` were ids without a body, `duplicates` had arrived before,
-    `buried` could not become messages and are letters now.
+    """Counts of a transfer.
+
+    `dropped` ids had no body. `duplicates` were transferred before. `dead_lettered` jobs could not
+    be converted to messages and were moved to the DLQ.
     """
 
     moved: int = 0
@@ -303,10 +382,12 @@ class TransferReport:
 
 @dataclass(frozen=True, slots=True)
 class MessageToJob:
-    """How an RSMQ message becomes a job.
+    """Conversion of RSMQ messages to jobs. The job keeps the id and the send time of the message.
 
-    The job has the message's id and the time it was sent; `convert` makes its payload of the text.
-    With `keep_receive_count` the receives that it had count as attempts.
+    :param qname: the name of the RSMQ queue.
+    :param job_name: the name of the jobs. Default: `rsmq:<qname>`.
+    :param keep_receive_count: count the receives of the message as attempts of the job.
+    :param convert: converts the text to the payload. Default: the text is the payload.
     """
 
     qname: str
@@ -316,10 +397,15 @@ class MessageToJob:
     encoded_name: bytes = field(init=False, default=b"")
 
     def __post_init__(self) -> None:
-        chosen = f"rsmq:{self.qname}" if self.job_name is None else self.job_name
-        object.__setattr__(self, "encoded_name", encode_job_name(chosen))
+        job_name = f"rsmq:{self.qname}" if self.job_name is None else self.job_name
+        object.__setattr__(self, "encoded_name", encode_job_name(job_name))
 
     def envelope(self, message: RsmqMessage, now_ms: int) -> bytes:
+        """Return the encoded job.
+
+        :param message: the message.
+        :param now_ms: the creation time of the job if the message id contains no time.
+        """
         attempt = message.rc if self.keep_receive_count else 0
         created_ms = now_ms if message.sent is None else int(message.sent)
         return encode_envelope(message.id, self._encode_payload(message), created_ms, attempt)
@@ -329,10 +415,11 @@ class MessageToJob:
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            return encode_payload(raw)  # not text: the bytes as they are
+            return encode_payload(raw)  # not text: keep the bytes
         return encode_payload(self.convert(text) if self.convert else text)
 
     def encode_job(self, message: RsmqMessage, now_ms: int, dedup_ttl_ms: int) -> EncodedJob:
+        """Return the job of a message, deduplicated by the message id for `dedup_ttl_ms`."""
         raw = self.envelope(message, now_ms)
         return EncodedJob(message.id, self.encoded_name, raw, None, dedup_ttl_ms, True)
 
@@ -340,10 +427,17 @@ class MessageToJob:
 def move_messages(
     source: RsmqKeys, target: Keys, messages: Sequence[tuple[str, bytes, bytes]], max_len: int
 ) -> Command[bytes]:
-    """Move messages (id, d, n) in one atomic step; one sign for each."""
+    """Move messages atomically.
+
+    :param source: the keys of the RSMQ queue.
+    :param target: the keys of the Chasqui queue.
+    :param messages: id, envelope `d` and name `n` of each message; an empty `d` drops it.
+    :param max_len: the maximum length of the stream; 0 for no limit.
+    :return: a command; its result has one character per message, see lua/rsmq_move_messages.lua.
+    """
     args: list[Arg] = [max_len]
-    for each in messages:
-        args += each
+    for message in messages:
+        args += message
     return script_command(
         "rsmq_move_messages", bytes, [source.zset, source.hash, target.stream], args
     )
@@ -358,37 +452,49 @@ def move_messages_page(
     max_len: int,
     now_ms: int,
 ) -> CommandFlow[tuple[int, TransferReport]]:
-    """Move up to `limit` visible messages, oldest first; answers how many were seen, and what was
-    done.
+    """Move up to `limit` visible messages, oldest first.
 
-    Messages are looked at first, because a script cannot write MessagePack; the script then takes
-    only those that are still there and visible, so a consumer in between is no harm.
+    The flow reads the messages first, because a script cannot encode MessagePack. The script then
+    moves only those that still exist and are visible, so other consumers do not interfere.
+
+    :return: the number of messages that were read, and the counts of the transfer.
     """
     messages: list[RsmqMessage] = yield flows.peek(source, limit)
     if not messages:
         return 0, TransferReport()
     moves = [
-        (m.id, b"" if m.raw is None else converter.envelope(m, now_ms), converter.encoded_name)
-        for m in messages
+        (
+            message.id,
+            b"" if message.raw is None else converter.envelope(message, now_ms),
+            converter.encoded_name,
+        )
+        for message in messages
     ]
-    signs = yield move_messages(source, target, moves, max_len)
-    taken = [m for m, sign in zip(messages, signs, strict=True) if sign == ord("1")]
-    dropped = sum(m.raw is None for m in taken)
-    return len(messages), TransferReport(len(taken) - dropped, dropped)
+    flags = yield move_messages(source, target, moves, max_len)
+    removed = [message for message, flag in zip(messages, flags, strict=True) if flag == ord("1")]
+    dropped = sum(message.raw is None for message in removed)
+    return len(messages), TransferReport(len(removed) - dropped, dropped)
 
 
 @dataclass(frozen=True, slots=True)
 class JobToMessage:
-    """How a job becomes an RSMQ message: text as it is, anything else as JSON, or by `convert`.
+    """Conversion of jobs to RSMQ messages: text unchanged, other payloads as JSON, or by `convert`.
 
-    A job that came from RSMQ keeps its id there. Others get one that follows from their entry, so
-    that a second try has the same, and that keeps the order of the stream.
+    A job whose id is an RSMQ message id keeps it. Other jobs get an id that is derived from their
+    entry id, so that a repeated transfer uses the same id and the order of the stream is preserved.
+
+    :param queue_name: the name of the Chasqui queue.
+    :param convert: converts the payload to the text of the message.
     """
 
     queue_name: str
     convert: Callable[[Any], str] | None = None
 
     def body(self, job: Job) -> str:
+        """Return the text of the message.
+
+        :raises EncodeError: if the payload is neither text nor JSON.
+        """
         payload = job.payload
         if self.convert is not None:
             return self.convert(payload)
@@ -399,15 +505,19 @@ class JobToMessage:
                 return payload.decode()
             return json.dumps(payload, ensure_ascii=False)
         except (TypeError, ValueError) as cause:
-            raise EncodeError(f"the payload is neither text nor JSON: {cause}") from cause
+            raise EncodeError(
+                f"the payload must be text or JSON, or needs convert=: {cause}"
+            ) from cause
 
     def message_id(self, lease: Lease) -> str:
+        """Return the id of the message."""
         if rsmq_types.is_message_id(lease.job.id):
             return lease.job.id
         ms, _, seq = lease.entry_id.partition("-")
-        place = rsmq_types.encode_base36(min(int(seq), _MAX_SEQUENCE)).rjust(4, "0")
+        position = rsmq_types.encode_base36(min(int(seq), _MAX_SEQUENCE)).rjust(4, "0")
         digest = hashlib.sha256(f"{self.queue_name}\0{lease.entry_id}".encode()).hexdigest()
-        return rsmq_types.build_message_id(int(ms) * 1000 + min(int(seq), 999), place + digest[:18])
+        sent_us = int(ms) * 1000 + min(int(seq), 999)
+        return rsmq_types.build_message_id(sent_us, position + digest[:18])
 
 
 def move_jobs(
@@ -417,27 +527,41 @@ def move_jobs(
     flows: RsmqFlows,
     jobs: Sequence[tuple[Lease, str, str]],
 ) -> Command[bytes]:
-    """Move leased jobs (lease, message id, body) in one atomic step; one sign for each."""
+    """Move leased jobs atomically.
+
+    :param keys: the keys of the Chasqui queue.
+    :param group: the consumer group of the leases.
+    :param target: the keys of the RSMQ queue.
+    :param flows: the settings of the RSMQ namespace.
+    :param jobs: lease, message id and text of each job.
+    :return: a command; its result has one character per job, see lua/rsmq_move_jobs.lua.
+    """
     names = [keys.stream, keys.lease("owners"), target.zset, target.hash]
     channel = target.channel if flows.realtime else ""
     args: list[Arg] = [group, flows.unit_ms, channel, BATCH_TTL_MS]
+    indexer = KeyIndexer(names)
     for lease, message_id, body in jobs:
-        place = parse_batch_job_id(lease.job.id)
-        number = 0
-        if place:
-            done = keys.batch_done(place.batch_id, place.part)
-            if done not in names:
-                names.append(done)
-            number = names.index(done) + 1
+        position = parse_batch_job_id(lease.job.id)
+        done = (
+            indexer.position(keys.batch_done(position.batch_id, position.part)) if position else 0
+        )
         args += (lease.entry_id, lease.consumer, lease.handle.entry_deliveries, message_id, body)
-        args += (rsmq_types.utf16_length(body), number, place.index if place else 0)
+        args += (rsmq_types.utf16_length(body), done, position.index if position else 0)
     return script_command("rsmq_move_jobs", bytes, names, args)
 
 
 def add_external(
     target: RsmqKeys, flows: RsmqFlows, message_id: str, body: str, dedup_ttl_ms: int
 ) -> Command[int]:
-    """Put a message that comes from another server on the queue, once."""
+    """Add a message from another server, once per message id.
+
+    :param target: the keys of the RSMQ queue.
+    :param flows: the settings of the RSMQ namespace.
+    :param message_id: the id of the message.
+    :param body: the text of the message.
+    :param dedup_ttl_ms: how long a second message with this id is refused.
+    :return: a command; its result is 1 added, 0 added before, -1 too long for the queue.
+    """
     channel = target.channel if flows.realtime else ""
     args: list[Arg] = [message_id, body, rsmq_types.utf16_length(body), flows.unit_ms, channel]
     names = [target.zset, target.hash, target.idempotency_marker(message_id)]

@@ -1,8 +1,11 @@
-"""Ships: batches that many Spark tasks hand off together, all of it exactly once.
+"""Staged writes: batches that many Spark tasks send together, exactly once.
 
-Tasks stage their jobs out of sight; the commit lets one write win (`begin`) and moves its stages
-to the queue (`publish`). From `begin` on there is only forward: whoever finds a ship half
-published, a retry, another driver, an operator before it submits anything, carries it on.
+Each task stages its jobs in lists that workers do not read. `commit` selects one writer, and
+`publish` moves its staged jobs to the queue. After the commit the write can only be completed: any
+process that finds a batch partly published (a retry, another driver, an operator before it submits
+a Spark job) continues it with `resume`.
+
+States of a batch: new -> publishing (after `commit`) -> done (after `publish`).
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ PUBLISH_CHUNK_ROWS = 1000
 _PUBLISH_CHUNK_BYTES = 4 * 1024 * 1024
 _MAX_PIPELINED_CALLS = 8
 _REPORT_TTL_MS = 7 * 24 * 3600 * 1000
+_STAGED_FIELD_PREFIX = "staged:"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """What one task attempt has staged: the list that holds it, and how much."""
+    """The staged jobs of one task attempt: their list, number and size."""
 
     part: int
     key: str
@@ -43,10 +47,14 @@ class StagedPart:
 
 @dataclass(frozen=True, slots=True)
 class StagedWriteOptions:
-    """What the jobs of a ship have in common.
+    """Options that apply to all jobs of a write.
 
-    `timed` says that every item carries its own due time; `own_ids` that rows bring their job
-    ids, so that no bits are set for them and nobody can await the batch.
+    :param delay_ms: the delay of all jobs.
+    :param per_row_run_at: each item has its own due time.
+    :param explicit_ids: rows have their own job ids. Such jobs set no bits, so the batch cannot be
+        awaited.
+    :param source: the source that the batch records.
+    :param ttl_ms: the TTL of the batch.
     """
 
     delay_ms: int = 0
@@ -58,7 +66,7 @@ class StagedWriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteState:
-    """Where a ship stands: `new`, `publishing` or `done`; `total` is known once it is done."""
+    """The state of a write: "new", "publishing" or "done". `total` is known when it is done."""
 
     state: str
     total: int | None = None
@@ -66,18 +74,21 @@ class WriteState:
 
 
 def get_state(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
-    """Return where a ship stands."""
-    write, total = yield [
-        redis_command("HGET", keys.staged_write(batch_id), "write", parse=_text_or_none),
+    """Return the state of the write of a batch."""
+    writer_id, total = yield [
+        redis_command("HGET", keys.staged_write(batch_id), "writer_id", parse=_text_or_none),
         redis_command("HGET", keys.batch(batch_id), "total", parse=_text_or_none),
     ]
-    if write is not None:
-        return WriteState("publishing", writer_id=write)
+    if writer_id is not None:
+        return WriteState("publishing", writer_id=writer_id)
     return WriteState("new") if total is None else WriteState("done", int(total))
 
 
 def _text_or_none(reply: Any) -> str | None:
     return None if reply is None else reply.decode()
+
+
+# Staging
 
 
 def stage_first(
@@ -90,9 +101,20 @@ def stage_first(
     *,
     overwrite: bool = False,
 ) -> Command[int]:
-    """Stage the first items of a task attempt; answers the list's length, or -1 if it is too late.
+    """Stage the first items of a task attempt.
 
-    Sent twice it would stage twice, so the caller compares the length with what it has sent.
+    The command is not idempotent: sent twice, it stages the items twice. The caller compares the
+    length of the list with the number of items that it sent.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param writer_id: the writer that the task belongs to.
+    :param stage_key: the list of the task attempt.
+    :param items: the encoded items.
+    :param ttl_ms: the TTL of the staged data.
+    :param overwrite: whether a complete batch is replaced.
+    :return: a command; its result is the length of the list, or -1 if the writer was aborted or a
+        write of the batch is already committed.
     """
     names = [
         keys.staged_write(batch_id),
@@ -110,20 +132,24 @@ def stage_first(
 
 
 def stage_more(stage_key: str, items: EncodedArgs) -> Command[int]:
-    """Stage more items; answers the list's length.
+    """Stage more items.
 
-    RPUSHX, because a list that was swept meanwhile must not come back. Sent twice it would stage
-    twice, so here too the caller compares the length with what it has sent.
+    RPUSHX does not create a list that was deleted by an abort. As with `stage_first`, the caller
+    compares the length of the list with the number of items that it sent.
+
+    :param stage_key: the list of the task attempt.
+    :param items: the encoded items.
+    :return: a command; its result is the length of the list, or 0 if it does not exist.
     """
     return redis_command("RPUSHX", stage_key, items, parse=as_int)
 
 
 def extend_stage_ttl(stage_key: str, ttl_ms: int) -> Command[int]:
+    """Set the TTL of a staged list."""
     return redis_command("PEXPIRE", stage_key, ttl_ms, parse=as_int)
 
 
-def _parse_commit_reply(reply: Any) -> tuple[str, str]:
-    return reply[0].decode(), reply[1].decode()
+# Commit and publish
 
 
 def commit(
@@ -136,54 +162,73 @@ def commit(
     *,
     overwrite: bool = False,
 ) -> CommandFlow[WriteState]:
-    """Let this write win, unless another one has; says who publishes or that all is done."""
-    rows, size = (
-        sum(each.rows for each in staged_parts),
-        sum(each.size_bytes for each in staged_parts),
-    )
-    parts = max((each.part for each in staged_parts), default=-1) + 1
+    """Commit a write, unless another writer of the batch has committed before.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param writer_id: the writer to commit.
+    :param staged_parts: the staged lists of the successful task attempts.
+    :param options: options of the jobs.
+    :param now_ms: the creation time of the batch.
+    :param overwrite: replace a complete batch.
+    :return: "publishing" with the writer that has committed, or "done" if the batch is complete.
+    :raises StagedDataLost: if staged jobs are missing.
+    :raises BatchConflict: if jobs of the batch were sent by another mechanism.
+    """
+    rows = sum(part.rows for part in staged_parts)
+    size_bytes = sum(part.size_bytes for part in staged_parts)
+    parts = max((part.part for part in staged_parts), default=-1) + 1
     header: dict[str, Arg] = {
         "parts": 0 if options.explicit_ids else parts,
-        "delay": options.delay_ms,
-        "timed": int(options.per_row_run_at),
-        "life": options.ttl_ms,
+        "delay_ms": options.delay_ms,
+        "per_row_run_at": int(options.per_row_run_at),
+        "ttl_ms": options.ttl_ms,
         "created": now_ms,
         "source": options.source,
-        "chunk": _publish_chunk_rows(rows, size),
+        "chunk_rows": _publish_chunk_rows(rows, size_bytes),
     }
-    flat: list[Arg] = [item for pair in header.items() for item in pair]
-    clear = (yield from _bit_keys(keys, batch_id)) if overwrite else []
-    names = [keys.staged_write(batch_id), keys.batch(batch_id), keys.staged_parts(batch_id)]
-    names += [*(each.key for each in staged_parts), *clear]
-    args: list[Arg] = [writer_id, int(overwrite), len(staged_parts), rows, len(flat), *flat]
-    args += [item for each in staged_parts for item in (each.part, each.rows)]
-    verdict, about = yield script_command("write_commit", _parse_commit_reply, names, args)
-    if verdict == "lost":
+    header_args: list[Arg] = [item for pair in header.items() for item in pair]
+    keys_to_delete = (yield from _bitmap_keys(keys, batch_id)) if overwrite else []
+    names = [
+        keys.staged_write(batch_id),
+        keys.batch(batch_id),
+        keys.staged_parts(batch_id),
+        *(part.key for part in staged_parts),
+        *keys_to_delete,
+    ]
+    args: list[Arg] = [writer_id, int(overwrite), len(staged_parts), rows]
+    args += [len(header_args), *header_args]
+    args += [item for part in staged_parts for item in (part.part, part.rows)]
+    status, detail = yield script_command("write_commit", _parse_commit_reply, names, args)
+    if status == "staging_lost":
         raise StagedDataLost(
-            f"what was staged in {about!r} is gone (expired after stagingTtl, or the server lost "
-            "data); nothing of this ship is visible: run the write again"
+            f"the staged jobs in {detail!r} are missing: they expired after stagingTtl, or the "
+            "server lost data. No job of this write was published; run the write again"
         )
-    if verdict == "taken":
+    if status == "conflict":
         raise BatchConflict(
-            f"jobs of the batch {batch_id!r} are on the queue already, sent in another way; finish "
-            "that, or choose another batchId"
+            f"jobs of the batch {batch_id!r} were already sent by another mechanism; finish that "
+            "batch, or choose another batchId"
         )
-    if verdict == "done":
-        return WriteState("done", int(about))
-    return WriteState("publishing", writer_id=about)
+    if status == "done":
+        return WriteState("done", int(detail))
+    return WriteState("publishing", writer_id=detail)
+
+
+def _parse_commit_reply(reply: Any) -> tuple[str, str]:
+    return reply[0].decode(), reply[1].decode()
 
 
 def _publish_chunk_rows(rows: int, size_bytes: int) -> int:
-    """How many jobs one script call moves: few enough that workers hardly notice."""
-    mean = size_bytes // rows if rows else 0
-    return (
-        max(1, min(PUBLISH_CHUNK_ROWS, _PUBLISH_CHUNK_BYTES // mean))
-        if mean
-        else PUBLISH_CHUNK_ROWS
-    )
+    """Return the number of jobs that one script call moves, small enough not to delay workers."""
+    mean_bytes = size_bytes // rows if rows else 0
+    if not mean_bytes:
+        return PUBLISH_CHUNK_ROWS
+    return max(1, min(PUBLISH_CHUNK_ROWS, _PUBLISH_CHUNK_BYTES // mean_bytes))
 
 
-def _bit_keys(keys: Keys, batch_id: str) -> CommandFlow[list[str]]:
+def _bitmap_keys(keys: Keys, batch_id: str) -> CommandFlow[list[str]]:
+    """Return the keys of all done and dead bitmaps of a batch."""
     parts = yield redis_command("HGET", keys.batch(batch_id), "parts", parse=_text_or_none)
     names = []
     for part in range(int(parts or 0)):
@@ -192,30 +237,41 @@ def _bit_keys(keys: Keys, batch_id: str) -> CommandFlow[list[str]]:
 
 
 def publish(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
-    """Move the jobs of the write that has won to the queue and seal the batch.
+    """Move the jobs of the committed write to the queue and finalize the batch.
 
-    Several may do this at once: every call takes jobs off a stage and puts them on the queue in
-    one step, so no job goes out twice and what one leaves the other finds.
+    Several processes may publish at the same time. Each call removes jobs from a staged list and
+    adds them to the queue atomically, so that no job is published twice.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :return: the state, normally "done".
+    :raises StagedDataLost: if the remaining staged jobs are missing.
     """
     while True:
-        fields: Mapping[str, str] = yield redis_command(
+        header: Mapping[str, str] = yield redis_command(
             "HGETALL", keys.staged_write(batch_id), parse=_parse_hash
         )
-        if "write" not in fields:
+        if "writer_id" not in header:
             return (yield from get_state(keys, batch_id))
-        write, at_most = fields["write"], int(fields.get("chunk", PUBLISH_CHUNK_ROWS))
-        stages = {int(k[6:]): name for k, name in fields.items() if k.startswith("stage:")}
-        for part, stage in sorted(stages.items()):
-            yield from _publish_part(keys, batch_id, write, part, stage, at_most)
-        # Asked before finishing: a stage that another publisher empties now is counted by then.
-        left = yield [redis_command("EXISTS", name, parse=as_int) for name in stages.values()]
-        total = yield from _finalize_staged(keys, batch_id, write)
+        writer_id = header["writer_id"]
+        chunk_rows = int(header.get("chunk_rows", PUBLISH_CHUNK_ROWS))
+        lists = {
+            int(name.removeprefix(_STAGED_FIELD_PREFIX)): key
+            for name, key in header.items()
+            if name.startswith(_STAGED_FIELD_PREFIX)
+        }
+        for part, stage_key in sorted(lists.items()):
+            yield from _publish_part(keys, batch_id, writer_id, part, stage_key, chunk_rows)
+        # Check the lists before finalizing: if another publisher empties a list after the check,
+        # the finalize call already counts its jobs.
+        remaining = yield [redis_command("EXISTS", key, parse=as_int) for key in lists.values()]
+        total = yield from _finalize_staged(keys, batch_id, writer_id)
         if total >= 0:
             return WriteState("done", total)
-        if total == -1 and not any(left):
+        if total == -1 and not any(remaining):
             raise StagedDataLost(
-                f"the ship {batch_id!r} is partly published and the rest of it is gone from the "
-                "server; delete its keys and ship again under another batchId"
+                f"the batch {batch_id!r} is partly published and its remaining staged jobs are "
+                "missing on the server; delete its keys and write again under another batchId"
             )
 
 
@@ -229,10 +285,10 @@ def _publish_part(
         keys.batch(batch_id),
         stage_key,
     ]
-    call = script_command("write_publish", as_int, names, [writer_id, part, limit])
-    # One at a time first: most parts of a small ship are empty after one call.
+    command = script_command("write_publish", as_int, names, [writer_id, part, limit])
+    # Start with one call: most parts of a small batch are empty after it.
     calls = 1
-    while all((yield [call] * calls)):
+    while all((yield [command] * calls)):
         calls = _MAX_PIPELINED_CALLS
 
 
@@ -249,7 +305,7 @@ def _finalize_staged(keys: Keys, batch_id: str, writer_id: str) -> CommandFlow[i
 
 
 def _parse_sorted_texts(reply: Any) -> list[str]:
-    return sorted(each.decode() for each in reply)
+    return sorted(member.decode() for member in reply)
 
 
 def _parse_hash(reply: Any) -> dict[str, str]:
@@ -257,39 +313,66 @@ def _parse_hash(reply: Any) -> dict[str, str]:
 
 
 def resume(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
-    """Carry on a ship that was interrupted while publishing; else only say where it stands."""
-    found = yield from get_state(keys, batch_id)
-    if found.state != "publishing":
-        return found
+    """Continue a write that was interrupted while publishing; otherwise only return its state.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :raises StagedDataLost: if the remaining staged jobs are missing.
+    """
+    state = yield from get_state(keys, batch_id)
+    if state.state != "publishing":
+        return state
     return (yield from publish(keys, batch_id))
 
 
-def abort(keys: Keys, batch_id: str, writer_id: str, ttl_ms: int) -> CommandFlow[bool]:
-    """Give a write up; says False if that write has won and must be carried on.
+# Abort
 
-    Marked first, so that a task which comes late either is refused or has staged what is dropped.
+
+def abort(keys: Keys, batch_id: str, writer_id: str, ttl_ms: int) -> CommandFlow[bool]:
+    """Abort a writer: mark it as aborted, then delete its staged jobs.
+
+    Because of the marker, a late task is either refused, or its staged jobs are deleted here.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param writer_id: the writer.
+    :param ttl_ms: the TTL of the marker.
+    :return: False if the writer has committed and must be published.
     """
-    mark = keys.staged_write_aborted(batch_id, writer_id)
+    marker = keys.staged_write_aborted(batch_id, writer_id)
     names = [keys.staged_write(batch_id), keys.staged_parts(batch_id)]
-    marked: int = yield script_command("write_abort", as_int, names, [writer_id, mark, ttl_ms])
+    marked: int = yield script_command("write_abort", as_int, names, [writer_id, marker, ttl_ms])
     return bool(marked) and (yield from discard(keys, batch_id, writer_id))
 
 
 def discard(keys: Keys, batch_id: str, writer_id: str) -> CommandFlow[bool]:
-    """Drop what a write has staged; says False if that write has won and must be carried on."""
-    prefix, mark = (
-        f"{keys.staged_write(batch_id)}:{writer_id}:",
-        keys.staged_write_aborted(batch_id, writer_id),
-    )
+    """Delete the staged jobs of a writer.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param writer_id: the writer.
+    :return: False if the writer has committed and must be published.
+    """
+    prefix = f"{keys.staged_write(batch_id)}:{writer_id}:"
+    marker = keys.staged_write_aborted(batch_id, writer_id)
     staged = yield redis_command("SMEMBERS", keys.staged_parts(batch_id), parse=_parse_sorted_texts)
-    mine = [name for name in staged if name.startswith(prefix) and name != mark]
-    names = [keys.staged_write(batch_id), keys.staged_parts(batch_id), *mine]
-    dropped: int = yield script_command("write_abort", as_int, names, [writer_id, "", 0])
-    return bool(dropped)
+    lists = [name for name in staged if name.startswith(prefix) and name != marker]
+    names = [keys.staged_write(batch_id), keys.staged_parts(batch_id), *lists]
+    discarded: int = yield script_command("write_abort", as_int, names, [writer_id, "", 0])
+    return bool(discarded)
+
+
+# Writes without staging
 
 
 def add(keys: Keys, items: EncodedArgs, options: StagedWriteOptions) -> Command[int]:
-    """Put items on the queue at once (delivery=at_least_once): sent twice, they are there twice."""
+    """Add items to the queue (delivery=at_least_once). Items that are sent twice are added twice.
+
+    :param keys: the keys of the queue.
+    :param items: the encoded items.
+    :param options: options of the jobs.
+    :return: a command; its result is the number of jobs.
+    """
     args: list[Arg] = [options.delay_ms, int(options.per_row_run_at), items]
     return script_command("write_add", as_int, [keys.stream, keys.delayed], args)
 
@@ -297,11 +380,25 @@ def add(keys: Keys, items: EncodedArgs, options: StagedWriteOptions) -> Command[
 def add_deduplicated(
     keys: Keys, batch_id: str, rows: EncodedArgs, options: StagedWriteOptions, now_ms: int
 ) -> Command[int]:
-    """Put the rows on the queue that are not there yet (delivery=dedup)."""
-    prefix = "" if options.explicit_ids else f"{BATCH_PREFIX}{batch_id}:0:"
+    """Add the rows that were not added before (delivery=dedup).
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param rows: the encoded rows.
+    :param options: options of the jobs.
+    :param now_ms: the creation time of the batch.
+    :return: a command; its result is the number of new jobs, or -1 if the batch is complete.
+    """
+    id_prefix = "" if options.explicit_ids else f"{BATCH_PREFIX}{batch_id}:0:"
     args: list[Arg] = [
-        options.delay_ms, int(options.per_row_run_at), options.ttl_ms, now_ms, options.source, prefix, rows,
-    ]  # fmt: skip
+        options.delay_ms,
+        int(options.per_row_run_at),
+        options.ttl_ms,
+        now_ms,
+        options.source,
+        id_prefix,
+        rows,
+    ]
     names = [keys.stream, keys.delayed, keys.batch(batch_id), keys.dedup_ids(batch_id)]
     return script_command("write_add_deduplicated", as_int, names, args)
 
@@ -314,7 +411,16 @@ def finalize(
     options: StagedWriteOptions,
     now_ms: int,
 ) -> Command[int]:
-    """Write the total of a batch that was sent directly (with (part, rows)) or deduplicated."""
+    """Write the total of a batch that was sent without staging.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param part_rows: part and number of rows (delivery=at_least_once); empty for delivery=dedup.
+    :param parts: the number of parts.
+    :param options: options of the jobs.
+    :param now_ms: the creation time of the batch.
+    :return: a command; its result is the total.
+    """
     args: list[Arg] = [0 if options.explicit_ids else parts, now_ms, options.source, options.ttl_ms]
     args += [item for pair in part_rows for item in pair]
     return script_command(
@@ -322,16 +428,25 @@ def finalize(
     )
 
 
+# Reports of replays from Spark
+
+
 def add_report(keys: Keys, batch_id: str, counts: Mapping[str, int]) -> list[Command[int]]:
-    """Add to what is written down about a replay from Spark."""
-    name = keys.spark_replay_report(batch_id)
-    ops = [
-        redis_command("HINCRBY", name, key, count, parse=as_int) for key, count in counts.items()
+    """Add counts to the report of a replay from Spark.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the id of the replay.
+    :param counts: the counts to add, by name.
+    """
+    key = keys.spark_replay_report(batch_id)
+    commands = [
+        redis_command("HINCRBY", key, name, count, parse=as_int) for name, count in counts.items()
     ]
-    return [*ops, redis_command("PEXPIRE", name, _REPORT_TTL_MS, parse=as_int)]
+    return [*commands, redis_command("PEXPIRE", key, _REPORT_TTL_MS, parse=as_int)]
 
 
 def get_report(keys: Keys, batch_id: str) -> Command[dict[str, int]]:
+    """Return the report of a replay from Spark."""
     return redis_command("HGETALL", keys.spark_replay_report(batch_id), parse=_parse_counts)
 
 

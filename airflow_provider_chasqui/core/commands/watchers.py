@@ -1,9 +1,12 @@
-"""Watchers: what a reader of messages last saw, and windows that are kept for a second look."""
+"""Message watchers: their status, the messages they hold, and windows too large for an event.
+
+A watcher is a trigger that reads messages of a queue and starts DAG runs from them.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow_provider_chasqui.core.command import (
@@ -20,13 +23,12 @@ from airflow_provider_chasqui.core.keys import Keys
 _STATE_TTL_S = 24 * 3600
 _PROMOTE_LIMIT = 1000
 _MAX_EXPIRED_COUNTED = 100
-_NO_SIZE_LIMIT = 2**62
 WINDOW_TTL_S = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class WatcherState:
-    """What a watcher says of itself."""
+    """The status that a watcher reports."""
 
     host: str
     last_delivered: str | None = None
@@ -34,13 +36,22 @@ class WatcherState:
     last_error: str | None = None
 
     def after_delivery(self, entry_id: str | None, count: int) -> WatcherState:
-        last = entry_id or self.last_delivered
-        return replace(self, last_delivered=last, delivered=self.delivered + count, last_error=None)
+        """Return the status after a delivery.
+
+        :param entry_id: the id of the last delivered entry, if any.
+        :param count: the number of delivered messages.
+        """
+        last_delivered = entry_id or self.last_delivered
+        delivered = self.delivered + count
+        return replace(self, last_delivered=last_delivered, delivered=delivered, last_error=None)
 
 
 @dataclass(frozen=True, slots=True)
 class WatcherStatus:
-    """A watcher, and what its group has before it. `seconds_since_seen` is None if none was ever there."""
+    """A watcher and the backlog of its consumer group.
+
+    `watcher` and `seconds_since_seen` are None if no watcher has reported within a day.
+    """
 
     group: str
     watcher: WatcherState | None
@@ -50,102 +61,123 @@ class WatcherStatus:
 
 
 def save_state(keys: Keys, group: str, watcher: WatcherState) -> Command[Any]:
-    """Keep what a watcher says of itself."""
-    says = {
-        "host": watcher.host,
-        "last_delivered": watcher.last_delivered,
-        "delivered": watcher.delivered,
-        "last_error": watcher.last_error,
-    }
-    key = keys.watcher_state(group)
-    return redis_command("SET", key, json.dumps(says), "EX", _STATE_TTL_S, parse=as_raw)
+    """Store the status of a watcher for a day.
+
+    :param keys: the keys of the queue.
+    :param group: the consumer group of the watcher.
+    :param watcher: the status.
+    """
+    content = json.dumps(asdict(watcher))
+    return redis_command(
+        "SET", keys.watcher_state(group), content, "EX", _STATE_TTL_S, parse=as_raw
+    )
 
 
 def get_status(keys: Keys, group: str) -> CommandFlow[WatcherStatus]:
-    """Return how the watcher of a group is doing."""
+    """Return the status of the watcher of a consumer group.
+
+    :param keys: the keys of the queue.
+    :param group: the consumer group of the watcher.
+    """
     depth = yield from inspect.depth(keys, group)
-    raw, left_s = yield [
+    raw_state, ttl_s = yield [
         redis_command("GET", keys.watcher_state(group), parse=as_raw),
         redis_command("TTL", keys.watcher_state(group), parse=int),
     ]
-    watcher = _parse_state(raw)
-    seen = _STATE_TTL_S - left_s if watcher else None
-    return WatcherStatus(group, watcher, seen, depth.lag, depth.running)
+    watcher = _parse_state(raw_state)
+    seconds_since_seen = _STATE_TTL_S - ttl_s if watcher else None
+    return WatcherStatus(group, watcher, seconds_since_seen, depth.lag, depth.running)
 
 
-def _parse_state(raw: bytes | None) -> WatcherState | None:
-    """What a watcher wrote; what cannot be read was written by no watcher."""
+def _parse_state(raw_state: bytes | None) -> WatcherState | None:
     try:
-        return WatcherState(**json.loads(raw)) if raw else None
+        return WatcherState(**json.loads(raw_state)) if raw_state else None
     except (TypeError, ValueError):
         return None
 
 
 def count_available(keys: Keys, group: str, lease_ttl_ms: int) -> CommandFlow[int]:
-    """How many messages could be taken now: not yet read, or with a lease that ran out.
+    """Return how many messages can be leased now: not yet read, or with an expired lease.
 
-    Delayed messages that came due are put in their place first: a queue of messages may have no
-    worker that would do it.
+    Due delayed messages are promoted first, because a queue of messages may have no worker that
+    does it.
+
+    :param keys: the keys of the queue.
+    :param group: the consumer group.
+    :param lease_ttl_ms: the duration of a lease in milliseconds.
     """
     yield delayed.promote(keys, _PROMOTE_LIMIT)
-    idle = ("IDLE", lease_ttl_ms, "-", "+", _MAX_EXPIRED_COUNTED)
-    length, pending, expired = yield [
+    idle_range = ("IDLE", lease_ttl_ms, "-", "+", _MAX_EXPIRED_COUNTED)
+    entries, pending, expired = yield [
         redis_command("XLEN", keys.stream, parse=as_int),
+        consumer_group.pending_count(keys, group),
         redis_command(
-            "XPENDING", keys.stream, group, parse=_parse_pending_count, default_if_missing=lambda: 0
-        ),
-        redis_command(
-            "XPENDING", keys.stream, group, *idle, parse=len, default_if_missing=lambda: 0
+            "XPENDING", keys.stream, group, *idle_range, parse=len, default_if_missing=lambda: 0
         ),
     ]
-    return max(0, int(length) - int(pending)) + int(expired)
-
-
-def _parse_pending_count(reply: Any) -> int:
-    return int(reply[0])
+    return max(0, int(entries) - int(pending)) + int(expired)
 
 
 def entries_held_by(
     keys: Keys, group: str, consumer: str, limit: int
 ) -> CommandFlow[list[tuple[StreamEntry, int]]]:
-    """Entries that a consumer holds, with how often each was delivered, this time included."""
-    held = yield redis_command(
-        "XPENDING",
-        keys.stream,
-        group,
-        "-",
-        "+",
-        limit,
-        consumer,
-        parse=as_raw,
-        default_if_missing=list,
-    )
-    raw = yield [redis_command("XRANGE", keys.stream, row[0], row[0], parse=as_raw) for row in held]
-    found = []
-    for row, entries in zip(held, raw, strict=True):
-        entry = consumer_group.parse_entry(entries[0], _NO_SIZE_LIMIT) if entries else None
+    """Return the readable entries that are pending for a consumer, with their delivery counts.
+
+    :param keys: the keys of the queue.
+    :param group: the consumer group.
+    :param consumer: the name of the consumer.
+    :param limit: the maximum number of entries.
+    """
+    pending = yield consumer_group.pending_entries(keys, group, consumer, limit)
+    replies = yield [consumer_group.get_entry(keys, row.entry_id) for row in pending]
+    held = []
+    for row, raw_entries in zip(pending, replies, strict=True):
+        if not raw_entries:
+            continue
+        entry = consumer_group.parse_entry(raw_entries[0], consumer_group.NO_SIZE_LIMIT)
         if isinstance(entry, StreamEntry):
-            found.append((entry, int(row[3])))
-    return found
+            held.append((entry, row.deliveries))
+    return held
 
 
 def wait_for_entry(keys: Keys, block_ms: int) -> Command[Any]:
-    """Wait for a new entry without taking it."""
-    tail = ("STREAMS", keys.stream, "$")
+    """Wait for a new entry without reading it for a group.
+
+    :param keys: the keys of the queue.
+    :param block_ms: how long to wait, in milliseconds.
+    """
     return redis_command(
-        "XREAD", "COUNT", 1, "BLOCK", block_ms, *tail, parse=as_raw, block_ms=block_ms
+        "XREAD",
+        "COUNT",
+        1,
+        "BLOCK",
+        block_ms,
+        "STREAMS",
+        keys.stream,
+        "$",
+        parse=as_raw,
+        block_ms=block_ms,
     )
 
 
 def save_window(keys: Keys, window_id: str, content: str) -> Command[Any]:
-    """Keep the messages of a window that is too large for an event."""
+    """Store the messages of a window that is too large for a trigger event, for a week.
+
+    :param keys: the keys of the queue.
+    :param window_id: the id of the window.
+    :param content: the messages as JSON.
+    """
     return redis_command(
         "SET", keys.message_window(window_id), content, "EX", WINDOW_TTL_S, parse=as_raw
     )
 
 
 def load_window(keys: Keys, window_id: str) -> Command[list[dict[str, Any]] | None]:
-    """The messages of a kept window, or None if its time is over."""
+    """Return the messages of a stored window, or None if it has expired.
+
+    :param keys: the keys of the queue.
+    :param window_id: the id of the window.
+    """
     return redis_command(
         "GET",
         keys.message_window(window_id),

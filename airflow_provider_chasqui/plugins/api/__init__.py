@@ -1,1 +1,1 @@
-"""The API behind the Chasqui page: reads are bounded, changes are guarded and written down."""
+"""The HTTP API of the Chasqui page."""

@@ -1,6 +1,7 @@
-"""The built front end. It goes through a route, not a mount, so that the guard of the app holds.
+"""The FastAPI app that Airflow mounts: the API and the static files of the page.
 
-The app that Airflow mounts: guarded as a whole, and closed where the guard cannot be had.
+Every route requires permission to view plugins. If that check cannot be set up, all requests are
+rejected.
 """
 
 from __future__ import annotations
@@ -15,47 +16,53 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, HTTPException
 from starlette.responses import FileResponse
 
-static_router = APIRouter()
+log = logging.getLogger(__name__)
 
 STATIC_DIR = Path(__file__).parents[1] / "static"
 _MEDIA_TYPES = {".js": "text/javascript", ".svg": "image/svg+xml"}
-# Asked for anew each time, answered with 304 while it is the same.
+# The browser revalidates the file on each load and gets 304 while it is unchanged.
 _STATIC_HEADERS = {"Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
+_HTTP_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
+
+# A route instead of a mount, because the permission check of the app does not apply to mounts.
+static_router = APIRouter()
 
 
 @static_router.get("/static/{name}")
 async def static_file(name: str) -> FileResponse:
-    """Return a file of the front end."""
+    """Return a file of the front end.
+
+    :param name: the file name, without a directory.
+    :raises HTTPException: with status 404 if there is no such file.
+    """
     file = STATIC_DIR / name
     if file.suffix not in _MEDIA_TYPES or file.parent != STATIC_DIR or not file.is_file():
-        raise HTTPException(404, "there is no such file")
+        raise HTTPException(404, "File not found.")
     return FileResponse(file, media_type=_MEDIA_TYPES[file.suffix], headers=_STATIC_HEADERS)
-
-
-log = logging.getLogger(__name__)
-
-_HTTP_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 
 
 @cache
 def get_app() -> Any:
-    """Return the app; without Airflow's guard, one that refuses everything."""
+    """Return the app, or an app that rejects every request if its permission check is missing."""
     try:
         return create_app()
     except Exception:
-        log.exception("The Chasqui page is closed: its guard could not be set up")
+        log.exception(
+            "plugin: the Chasqui page is disabled because its permission checks could not be set up"
+        )
         return _unavailable_app
 
 
 async def _unavailable_app(scope: Any, _receive: Any, send: Any) -> None:
     if scope["type"] == "http":
         headers = [(b"content-type", b"text/plain")]
+        body = b"The Chasqui page is disabled. See the log of the API server."
         await send({"type": "http.response.start", "status": 503, "headers": headers})
-        await send({"type": "http.response.body", "body": b"The Chasqui page is closed."})
+        await send({"type": "http.response.body", "body": body})
 
 
 def create_app() -> FastAPI:
-    """Return the API, all of it behind the view right: static files and unknown paths too."""
+    """Return the app. All paths, also static files and unknown ones, require view permission."""
     from airflow_provider_chasqui.core.errors import ChasquiError
     from airflow_provider_chasqui.plugins.api import (
         batches,
@@ -67,13 +74,12 @@ def create_app() -> FastAPI:
         serializers,
         watchers,
     )
-    from airflow_provider_chasqui.plugins.api import queues as queues_module
     from airflow_provider_chasqui.plugins.api.app_state import AppState
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await app.state.chasqui.reach.close()
+        await app.state.chasqui.server_pool.close()
 
     app = FastAPI(
         title="Chasqui",
@@ -85,13 +91,14 @@ def create_app() -> FastAPI:
     )
     app.state.chasqui = AppState()
     app.add_exception_handler(ChasquiError, serializers.handle_error)
-    for room in (queues_module, queues, jobs, batches, dead_letters, dags, watchers):
-        app.include_router(room.router, prefix="/api")
+    app.include_router(queues.overview_router, prefix="/api")
+    for module in (queues, jobs, batches, dead_letters, dags, watchers):
+        app.include_router(module.router, prefix="/api")
     app.include_router(static_router)
 
     @app.api_route("/{path:path}", methods=_HTTP_METHODS)
-    async def nothing(path: str) -> None:
-        """Say that nothing is here, to those who may know: others are refused before."""
-        raise HTTPException(404, "there is nothing here")
+    async def not_found(path: str) -> None:
+        """Reject an unknown path, after the permission check."""
+        raise HTTPException(404, "Not found.")
 
     return app

@@ -1,8 +1,7 @@
-"""What the API keeps in memory: ways to the servers, what was found there, and how full it was."""
+"""The state that the API keeps in memory, and the dependencies through which routes get it."""
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -13,7 +12,7 @@ from airflow_provider_chasqui.plugins.api.server_pool import ServerConnection, S
 
 
 class AppState:
-    """One for each event loop that serves the app."""
+    """Server connections, depth history, throughput and discovered queues of one app."""
 
     def __init__(self) -> None:
         self.server_pool = ServerPool()
@@ -22,12 +21,16 @@ class AppState:
         self._discoveries: dict[str, QueueDiscovery] = {}
 
     def queue_discovery(self, connection_id: str) -> QueueDiscovery:
+        """Return the queue discovery of a connection; it is created on first use.
+
+        :param connection_id: the id of the Airflow connection.
+        """
         return self._discoveries.setdefault(connection_id, QueueDiscovery())
 
 
 def _get_app_state(request: Request) -> AppState:
-    found: AppState = request.app.state.chasqui
-    return found
+    app_state: AppState = request.app.state.chasqui
+    return app_state
 
 
 AppStateDep = Annotated[AppState, Depends(_get_app_state)]
@@ -38,7 +41,3 @@ async def _get_server(connection_id: str, app_state: AppStateDep) -> ServerConne
 
 
 ServerDep = Annotated[ServerConnection, Depends(_get_server)]
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000

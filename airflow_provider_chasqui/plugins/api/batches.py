@@ -1,4 +1,4 @@
-"""Batches: which there are, and how far each one is."""
+"""Routes for the batches of a queue and their progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from airflow_provider_chasqui.core.batch import BatchProgress, check_batch_id
 from airflow_provider_chasqui.core.command import CommandFlow, as_raw, redis_command
-from airflow_provider_chasqui.core.commands import batches as ops
+from airflow_provider_chasqui.core.commands import batches
 from airflow_provider_chasqui.core.commands.inspect import run_in_lockstep
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.keys import Keys
@@ -29,53 +29,59 @@ async def list_batches(
     page: Annotated[int, Query(ge=0, le=10_000)] = 0,
     limit: Annotated[int, Query(ge=1, le=100)] = 25,
 ) -> dict[str, Any]:
-    """Return a page of batches, newest first. `complete` is False while they are looked for."""
+    """Return a page of batches, newest first.
+
+    `complete` is false until the first scan of the server's keys has finished.
+    """
     keys = Keys(queue_name)
-    ids, complete = await server.run_flow(
+    batch_ids, complete = await server.run_flow(
         queue_name, app_state.queue_discovery(server.connection_id).batch_ids(keys)
     )
-    wanted = sorted(each for each in ids if search.lower() in each.lower())
-    newest = await server.run_flow(queue_name, _newest_first(keys, wanted))
-    chosen = newest[page * limit : (page + 1) * limit]
-    found = await server.run_flow(
-        queue_name, run_in_lockstep(_progress_or_none(keys, each) for each in chosen)
+    matches = sorted(batch_id for batch_id in batch_ids if search.lower() in batch_id.lower())
+    newest = await server.run_flow(queue_name, _newest_first(keys, matches))
+    page_ids = newest[page * limit : (page + 1) * limit]
+    progresses = await server.run_flow(
+        queue_name, run_in_lockstep(_progress_or_none(keys, batch_id) for batch_id in page_ids)
     )
     return {
-        "batches": [serializers.batch_row(each) for each in found if each is not None],
-        "total": len(wanted),
+        "batches": [serializers.batch_row(progress) for progress in progresses if progress],
+        "total": len(matches),
         "complete": complete,
     }
 
 
-def _newest_first(keys: Keys, ids: list[str]) -> CommandFlow[list[str]]:
-    created = yield [
-        redis_command("HGET", keys.batch(each), "created", parse=as_raw) for each in ids
+def _newest_first(keys: Keys, batch_ids: list[str]) -> CommandFlow[list[str]]:
+    replies = yield [
+        redis_command("HGET", keys.batch(batch_id), "created", parse=as_raw)
+        for batch_id in batch_ids
     ]
-    # What is no number was written by somebody else; it comes last.
-    times = {each: _parse_int(raw) for each, raw in zip(ids, created, strict=True)}
-    return sorted(ids, key=lambda each: times[each], reverse=True)
+    created_at = {
+        batch_id: _parse_int(raw) for batch_id, raw in zip(batch_ids, replies, strict=True)
+    }
+    return sorted(batch_ids, key=lambda batch_id: created_at[batch_id], reverse=True)
 
 
 def _parse_int(raw: bytes | None) -> int:
+    """Return 0 for a value that is not a number, so that a foreign hash sorts last."""
     return int(raw) if raw and len(raw) < 20 and raw.isdigit() else 0
 
 
 def _progress_or_none(keys: Keys, batch_id: str) -> CommandFlow[BatchProgress | None]:
-    """How far a batch is; None also where its record is not ours: it must not hide the others."""
+    """Return the progress of a batch, or None for a foreign hash, which must not hide the rest."""
     try:
-        return (yield from ops.progress(keys, batch_id))
+        return (yield from batches.progress(keys, batch_id))
     except DecodeError:
         return None
 
 
 @router.get("/{batch_id}")
 async def get_batch(server: ServerDep, queue_name: str, batch_id: str) -> dict[str, Any]:
-    """Return how far a batch is, and the first of its dead jobs."""
+    """Return the progress of a batch and the ids of its first dead jobs."""
     check_batch_id(batch_id)
     progress = await server.run(queue_name, lambda queue: queue.batch_progress(batch_id))
-    dead: list[str] = []
+    dead_job_ids: list[str] = []
     if progress.dead:
-        dead = await server.run(
+        dead_job_ids = await server.run(
             queue_name, lambda queue: queue.dead_job_ids(batch_id, limit=_MAX_DEAD_JOB_IDS)
         )
-    return {**serializers.batch_row(progress), "dead_job_ids": dead}
+    return {**serializers.batch_row(progress), "dead_job_ids": dead_job_ids}

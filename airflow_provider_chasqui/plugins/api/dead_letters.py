@@ -1,4 +1,7 @@
-"""Dead letters: look, open, replay, purge. Changes go step by step and are written down."""
+"""Routes to list, show, replay and purge dead letters.
+
+A replay or purge is made page by page, and each page is written to Airflow's audit log.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from airflow_provider_chasqui.core.command import as_int, redis_command
+from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.command import CommandFlow, as_int, redis_command
 from airflow_provider_chasqui.core.commands import dead_letters
 from airflow_provider_chasqui.core.commands.dead_letters import (
     DeadLetterFilter,
@@ -20,20 +24,24 @@ from airflow_provider_chasqui.core.commands.dead_letters import (
 from airflow_provider_chasqui.core.errors import InvalidArgument, JobNotFound
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.plugins.api import serializers
-from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep, now_ms
+from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep
 from airflow_provider_chasqui.plugins.api.permissions import AuditRecord, UserDep, require_edit
 from airflow_provider_chasqui.plugins.api.server_pool import ServerConnection
 
-router = APIRouter(prefix="/connections/{connection_id}/queue/letters")
+router = APIRouter(prefix="/connections/{connection_id}/queue/dead-letters")
 
 _FACET_SAMPLE_SIZE = 500
+_MAX_FACETS = 20
 _DEAD_LETTER_ID_PATTERN = r"^\d{1,19}-\d{1,19}$"
 
 DeadLetterId = Annotated[str, Field(pattern=_DEAD_LETTER_ID_PATTERN)]
 
 
 class DeadLetterQuery(BaseModel):
-    """Which letters are meant; every field that is given must fit. Ages are in seconds."""
+    """A filter for dead letters. A dead letter must match every field that is set.
+
+    Ages are in seconds since the job died.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,7 +54,11 @@ class DeadLetterQuery(BaseModel):
     newer_than_s: Annotated[float | None, Field(ge=0)] = None
 
     def to_filter(self, ids: list[str] | None = None) -> DeadLetterFilter:
-        older, newer, at_ms = self.older_than_s, self.newer_than_s, now_ms()
+        """Return the filter of the core package.
+
+        :param ids: ids of dead letters; None for all.
+        """
+        now_ms = current_time_ms()
         return DeadLetterFilter(
             ids=None if ids is None else frozenset(ids),
             job_ids=frozenset({self.job_id}) if self.job_id else None,
@@ -54,9 +66,13 @@ class DeadLetterQuery(BaseModel):
             job_name=self.job_name or None,
             text=self.text or None,
             batch_id=self.batch_id or None,
-            before_ms=None if older is None else at_ms - round(older * 1000),
-            after_ms=None if newer is None else at_ms - round(newer * 1000),
+            before_ms=_subtract_seconds(now_ms, self.older_than_s),
+            after_ms=_subtract_seconds(now_ms, self.newer_than_s),
         )
+
+
+def _subtract_seconds(now_ms: int, seconds: float | None) -> int | None:
+    return None if seconds is None else now_ms - round(seconds * 1000)
 
 
 def _query_from_request(request: Request) -> DeadLetterQuery:
@@ -65,8 +81,8 @@ def _query_from_request(request: Request) -> DeadLetterQuery:
         return DeadLetterQuery.model_validate(
             {key: value for key, value in fields.items() if value}
         )
-    except ValidationError as problem:
-        raise RequestValidationError(problem.errors()) from problem
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
 
 
 @router.get("")
@@ -77,25 +93,30 @@ async def list_page(
     cursor: Annotated[str | None, Query(pattern=_DEAD_LETTER_ID_PATTERN)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> dict[str, Any]:
-    """Return letters that fit, newest first; looks at a bounded number and says how many."""
+    """Return a page of matching dead letters, newest first.
+
+    One request scans a limited number of dead letters; `scanned` is that number. `next_cursor` is
+    null after the last page.
+    """
     keys = Keys(queue_name)
-    flow = dead_letters.search(keys, query.to_filter(), limit, cursor)
-    found = await server.run_flow(queue_name, flow)
+    page = await server.run_flow(
+        queue_name, dead_letters.search(keys, query.to_filter(), limit, cursor)
+    )
     total = await server.run(
         queue_name,
         lambda queue: queue.client.execute(redis_command("XLEN", keys.dlq, parse=as_int)),
     )
     return {
-        "dead_letters": [serializers.dead_letter_row(each) for each in found.dead_letters],
-        "cursor": found.cursor,
-        "scanned": found.scanned,
+        "dead_letters": [serializers.dead_letter_row(entry) for entry in page.dead_letters],
+        "next_cursor": page.cursor,
+        "scanned": page.scanned,
         "total": total,
     }
 
 
 @router.get("/facets")
 async def facets(server: ServerDep, queue_name: str) -> dict[str, Any]:
-    """Return the reasons and names of the newest letters, to choose filters from."""
+    """Return the most frequent reasons and job names among the newest dead letters."""
     keys = Keys(queue_name)
     newest = await server.run(
         queue_name,
@@ -103,32 +124,39 @@ async def facets(server: ServerDep, queue_name: str) -> dict[str, Any]:
             dead_letters.page_newest_first(keys, "+", _FACET_SAMPLE_SIZE)
         ),
     )
+    reasons = Counter(entry.reason for entry in newest)
+    job_names = Counter(entry.job_name for entry in newest if entry.job_name)
     return {
         "sampled": len(newest),
-        "reasons": Counter(each.reason for each in newest).most_common(20),
-        "names": Counter(each.job_name for each in newest if each.job_name).most_common(20),
+        "reasons": reasons.most_common(_MAX_FACETS),
+        "job_names": job_names.most_common(_MAX_FACETS),
     }
 
 
-@router.get("/{letter_id}")
+@router.get("/{dead_letter_id}")
 async def get_one(
     app_state: AppStateDep,
     server: ServerDep,
     queue_name: str,
     dead_letter_id: Annotated[str, Path(pattern=_DEAD_LETTER_ID_PATTERN)],
 ) -> dict[str, Any]:
-    """Return one letter with its payload."""
-    found = await server.run_flow(queue_name, dead_letters.get(Keys(queue_name), dead_letter_id))
-    if found is None:
-        raise JobNotFound("the letter is not there any more: it was replayed or purged")
-    return serializers.dead_letter_detail(found, app_state.server_pool.settings)
+    """Return one dead letter with its payload."""
+    dead_letter = await server.run_flow(
+        queue_name, dead_letters.get(Keys(queue_name), dead_letter_id)
+    )
+    if dead_letter is None:
+        raise JobNotFound(
+            f"there is no dead letter {dead_letter_id}; it may have been replayed or purged"
+        )
+    return serializers.dead_letter_detail(dead_letter, app_state.server_pool.settings)
 
 
 class ChangeRequest(BaseModel):
-    """What to do with which letters. With `ids` only those, else all that fit the filter.
+    """The dead letters to replay or purge: those in `ids`, or all that match `filter`.
 
-    One call does one step of at most a few thousand letters; `cursor` and `until` of its answer
-    lead to the next one.
+    One request changes one page. The response contains `next_cursor` and `last_id`, which the
+    client sends as `cursor` and `last_id` to change the next page. `last_id` is the newest dead
+    letter of the whole change, so that a job that dies again is not replayed twice.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -142,6 +170,7 @@ class ChangeRequest(BaseModel):
 
     @property
     def page_range(self) -> PageRange:
+        """The part of the DLQ that this request may change."""
         return PageRange(self.cursor, self.last_id)
 
 
@@ -149,13 +178,12 @@ class ChangeRequest(BaseModel):
 async def replay(
     server: ServerDep, user: UserDep, queue_name: str, change: ChangeRequest
 ) -> dict[str, Any]:
-    """Put letters back on the queue, or with `dry_run` say how many that would be."""
-    budget = change.max_replays or server.connection.config.max_replays
+    """Move dead letters back to the queue, or count them if `dry_run` is true."""
     flow = dead_letters.replay_page(
         Keys(queue_name),
         change.filter.to_filter(change.ids),
         change.page_range,
-        budget,
+        change.max_replays or server.connection.config.max_replays,
         change.dry_run,
     )
     return await _apply_change("chasqui_replay", server, user, queue_name, change, flow)
@@ -165,7 +193,7 @@ async def replay(
 async def purge(
     server: ServerDep, user: UserDep, queue_name: str, change: ChangeRequest
 ) -> dict[str, Any]:
-    """Delete letters for good, or with `dry_run` say how many that would be."""
+    """Delete dead letters, or count them if `dry_run` is true."""
     flow = dead_letters.purge_page(
         Keys(queue_name), change.filter.to_filter(change.ids), change.page_range, change.dry_run
     )
@@ -178,34 +206,34 @@ async def _apply_change(
     user: Any,
     queue_name: str,
     change: ChangeRequest,
-    flow: Any,
+    flow: CommandFlow[PageReport],
 ) -> dict[str, Any]:
     if change.ids is not None and not change.ids:
-        raise InvalidArgument("ids is empty: choose letters, or leave ids out to mean all that fit")
+        raise InvalidArgument("ids is empty; give ids, or leave ids out to change all that match")
     if change.dry_run:
         return _result_json(await server.run_flow(queue_name, flow))
-    about = {
+    details = {
         "connection": server.connection_id,
         "queue": queue_name,
         "ids": change.ids,
         "filter": change.filter.model_dump(exclude_none=True),
-        "until": change.last_id,
+        "last_id": change.last_id,
     }
-    audit = AuditRecord(event, user.get_name(), about)
+    audit = AuditRecord(event, user.get_name(), details)
     await audit.begin()
     try:
-        step: PageReport = await server.run_flow(queue_name, flow)
+        result = await server.run_flow(queue_name, flow)
     except Exception as error:
         await audit.finish({"error": str(error)})
         raise
-    await audit.finish(asdict(step.report))
-    return _result_json(step)
+    await audit.finish(asdict(result.report))
+    return _result_json(result)
 
 
 def _result_json(result: PageReport) -> dict[str, Any]:
     return {
         **asdict(result.report),
         "scanned": result.scanned,
-        "cursor": result.cursor,
-        "until": result.last_id or None,
+        "next_cursor": result.cursor,
+        "last_id": result.last_id or None,
     }

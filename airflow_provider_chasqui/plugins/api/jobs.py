@@ -1,4 +1,4 @@
-"""One job: where it is, what it carries, what happened to it, and which task sent it."""
+"""The route for one job: its state, payload, result, events and the task that enqueued it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from starlette.concurrency import run_in_threadpool
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
 from airflow_provider_chasqui.core.command import CommandFlow
 from airflow_provider_chasqui.core.commands import dead_letters, inspect
+from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
-from airflow_provider_chasqui.core.commands.inspect import UNKNOWN, JobStatus, find_job_bounded
+from airflow_provider_chasqui.core.commands.inspect import JobStatus
 from airflow_provider_chasqui.core.errors import BatchNotFound, ChasquiError, DecodeError
 from airflow_provider_chasqui.core.event import FINAL_EVENTS, Event
-from airflow_provider_chasqui.core.ids import ulid_timestamp_ms
+from airflow_provider_chasqui.core.job import DeadLetter
+from airflow_provider_chasqui.core.json_values import to_jsonable
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.plugins.api import serializers
 from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep
 from airflow_provider_chasqui.plugins.api.server_pool import ServerConnection
 from airflow_provider_chasqui.plugins.api.task_origin import batch_origin, job_origin
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 
 router = APIRouter(prefix="/connections/{connection_id}/queue/job")
 
-_EVENTS_PAGE_SIZE = 2_000
-_MAX_EVENT_PAGES = 50
-_CLOCK_SKEW_MS = 3600 * 1000
+_MAX_ENTRIES_SCANNED = 30_000
 _MAX_EVENTS = 200
+_MAX_EVENTS_SCANNED = 100_000
+_MAX_DEAD_LETTERS_SCANNED = 10_000
+_CLOCK_SKEW_MS = 3600 * 1000
 
 
 @router.get("")
@@ -38,46 +41,62 @@ async def get_job(
     queue_name: str,
     job_id: Annotated[str, Query(max_length=1000)],
 ) -> dict[str, Any]:
-    """Return what is known of a job; looking for it ends after a while, and says so."""
+    """Return everything that is known about a job.
+
+    The search reads a limited number of entries. `search_truncated` is true if the job was not
+    found and some entries were not read.
+    """
     settings, keys = app_state.server_pool.settings, Keys(queue_name)
     batch = await _batch_progress(server, queue_name, job_id)
-    since_ms = _search_start_ms(job_id, batch)
-    sought = await server.run_flow(
-        queue_name, find_job_bounded(keys, job_id, server.group, since_ms)
+    start_ms = _search_start_ms(batch)
+    found = await server.run_flow(
+        queue_name,
+        inspect.find_job(
+            keys,
+            job_id,
+            server.group,
+            created_after_ms=start_ms,
+            max_scanned=_MAX_ENTRIES_SCANNED,
+        ),
     )
-    events, more = await server.run_flow(queue_name, _job_events(keys, job_id, since_ms))
-    found = _resolve_from_events(sought.status, events)
-    letter = None
-    if found.state == "dead":
-        page = await server.run_flow(
-            queue_name,
-            dead_letters.search(
-                keys, DeadLetterFilter(job_ids=frozenset({job_id})), 1, None, max_scanned=10_000
-            ),
-        )
-        letter = page.dead_letters[0] if page.dead_letters else None
-    kept, result, progress = await server.run(
+    timeline = await server.run_flow(
+        queue_name,
+        event_commands.job_timeline(
+            keys,
+            job_id,
+            created_after_ms=start_ms,
+            max_events=_MAX_EVENTS,
+            max_scanned=_MAX_EVENTS_SCANNED,
+        ),
+    )
+    events = timeline.events
+    status = _resolve_from_events(found, events)
+    dead_letter = None
+    if status.state == "dead":
+        dead_letter = await server.run_flow(queue_name, _find_dead_letter(keys, job_id))
+    has_result, result, progress = await server.run(
         queue_name, lambda queue: _result_and_progress(queue, job_id)
     )
-    job = found.job or (letter.job if letter else None)
+    job = status.job or (dead_letter.job if dead_letter else None)
+    event_job_name = next((event.job_name for event in events if event.job_name), "")
     return {
         "id": job_id,
-        "state": found.state,
-        "search_truncated": found is UNKNOWN and not sought.complete,
-        "name": job.name if job else next((each.job_name for each in events if each.job_name), ""),
-        "attempt": job.attempt if job else None,
+        "state": status.state,
+        "search_truncated": not status.exhaustive,
+        "name": job.name if job else event_job_name,
+        "attempt": serializers.attempt_number(job),
         "created_at": job.created_at_ms if job else None,
-        "due_at": found.due_ms,
-        "entry_id": found.entry_id,
-        "reason": found.reason or (letter.reason if letter else None),
+        "due_at": status.due_ms,
+        "entry_id": status.entry_id,
+        "reason": status.reason or (dead_letter.reason if dead_letter else None),
         "payload": serializers.payload_text(job, settings),
-        "result": serializers.value_text(result, settings) if kept else None,
-        "progress": None
-        if settings.hide_payloads
-        else serializers.to_jsonable(progress, settings.mask_fields),
-        "dead_letter": serializers.dead_letter_detail(letter, settings) if letter else None,
-        "events": [serializers.event_row(each) for each in events],
-        "more_events": more,
+        "result": serializers.value_text(result, settings) if has_result else None,
+        "progress": None if settings.hide_payloads else to_jsonable(progress, settings.mask_fields),
+        "dead_letter": serializers.dead_letter_detail(dead_letter, settings)
+        if dead_letter
+        else None,
+        "events": [serializers.event_row(event) for event in events],
+        "more_events": not timeline.complete,
         "batch": batch,
         "origin": await _find_origin(server, queue_name, job_id, batch),
     }
@@ -86,50 +105,48 @@ async def get_job(
 async def _batch_progress(
     server: ServerConnection, queue_name: str, job_id: str
 ) -> dict[str, Any] | None:
-    place = parse_batch_job_id(job_id)
-    if place is None:
+    batch_job = parse_batch_job_id(job_id)
+    if batch_job is None:
         return None
     with suppress(BatchNotFound):
         return serializers.batch_row(
-            await server.run(queue_name, lambda queue: queue.batch_progress(place.batch_id))
+            await server.run(queue_name, lambda queue: queue.batch_progress(batch_job.batch_id))
         )
     return None
 
 
-def _search_start_ms(job_id: str, batch: dict[str, Any] | None) -> int | None:
-    """Return when a job was made, by its batch or its id, with room for skewed clocks."""
-    made_ms = batch["created_at"] if batch else ulid_timestamp_ms(job_id)
-    return None if made_ms is None else max(0, made_ms - _CLOCK_SKEW_MS)
+def _search_start_ms(batch: dict[str, Any] | None) -> int | None:
+    """Return the earliest creation time of a job of the batch, allowing for skewed clocks."""
+    created_ms = batch["created_at"] if batch else None
+    return None if created_ms is None else max(0, created_ms - _CLOCK_SKEW_MS)
 
 
 def _resolve_from_events(found: JobStatus, events: list[Event]) -> JobStatus:
-    """What left no other trace may have left events."""
-    last = next((each for each in reversed(events) if each.name in FINAL_EVENTS), None)
-    if found is not UNKNOWN or last is None:
+    """Return the state from the last final event if the job was not found elsewhere."""
+    last = next((event for event in reversed(events) if event.name in FINAL_EVENTS), None)
+    if found.state != "unknown" or last is None:
         return found
     return JobStatus("done") if last.name == "completed" else JobStatus("dead", reason=last.reason)
 
 
-def _job_events(
-    keys: Keys, job_id: str, since_ms: int | None
-) -> CommandFlow[tuple[list[Event], bool]]:
-    events: list[Event] = []
-    after: str | None = f"{since_ms or 0}-0"
-    for _ in range(_MAX_EVENT_PAGES):
-        page = yield inspect.job_events(keys, job_id, after or "0-0", _EVENTS_PAGE_SIZE)
-        events += page.events
-        after = page.after
-        if after is None or len(events) >= _MAX_EVENTS:
-            break
-    return events[:_MAX_EVENTS], after is not None
+def _find_dead_letter(keys: Keys, job_id: str) -> CommandFlow[DeadLetter | None]:
+    page = yield from dead_letters.search(
+        keys,
+        DeadLetterFilter(job_ids=frozenset({job_id})),
+        1,
+        None,
+        max_scanned=_MAX_DEAD_LETTERS_SCANNED,
+    )
+    return page.dead_letters[0] if page.dead_letters else None
 
 
 async def _result_and_progress(queue: AsyncQueue, job_id: str) -> tuple[bool, Any, Any]:
+    """Return whether a result is stored, the result, and the last reported progress."""
     try:
-        kept, result = await queue.client.execute(inspect.get_result(queue.keys, job_id))
-        return kept, result, await queue.progress(job_id)
+        has_result, result = await queue.client.execute(inspect.get_result(queue.keys, job_id))
+        return has_result, result, await queue.progress(job_id)
     except DecodeError as error:
-        return True, f"cannot be read: {error.message}", None
+        return True, serializers.unreadable_text(error), None
 
 
 async def _find_origin(

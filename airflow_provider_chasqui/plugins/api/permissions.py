@@ -1,6 +1,7 @@
-"""Who may do what: readers need the view right, changes the right to edit the connection.
+"""Permission checks and the audit log.
 
-Every change is written to Airflow's audit log before it is done, and its outcome after.
+Reading requires permission to view plugins. A change requires permission to edit the connection.
+Every change is written to Airflow's audit log before it is made, and its result afterwards.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from airflow.utils.session import create_session
 from fastapi import Depends, Header, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
-# A form or an image of a foreign page cannot send it, and a script there needs our leave first.
+# Protection against cross-site request forgery: a form or an image on another site cannot send this
+# header, and a script there would need permission by CORS first.
 CHANGE_HEADER = "X-Chasqui-Change"
+
+_MAX_EXTRA_LENGTH = 4_000
 
 UserDep = GetUserDep
 
@@ -38,10 +42,11 @@ require_dag_read = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
 def _require_change_header(
     request: Request, header_value: Annotated[str | None, Header(alias=CHANGE_HEADER)] = None
 ) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if header_value != "1" or kind != "application/json":
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if header_value != "1" or content_type != "application/json":
         raise HTTPException(
-            403, f"a change needs the header {CHANGE_HEADER}: 1 and a body of type application/json"
+            403,
+            f"A change requires the header {CHANGE_HEADER}: 1 and a body of type application/json.",
         )
 
 
@@ -49,27 +54,33 @@ require_edit = [Depends(requires_access_connection("PUT")), Depends(_require_cha
 
 
 async def editable_connections(user: Any, connection_ids: Iterable[str]) -> set[str]:
-    """Return the connections behind which this user may change something."""
-    # Some auth managers look into a database for that, which the event loop must not wait for.
+    """Return the connections that the user may edit.
+
+    :param user: the user of the request.
+    :param connection_ids: the connections to check.
+    """
+    # Some auth managers query a database for this, which must not block the event loop.
     return await run_in_threadpool(_editable_connections, user, tuple(connection_ids))
 
 
 def _editable_connections(user: Any, connection_ids: tuple[str, ...]) -> set[str]:
     manager = get_auth_manager()
     return {
-        each
-        for each in connection_ids
+        connection_id
+        for connection_id in connection_ids
         if manager.is_authorized_connection(
-            method="PUT", details=ConnectionDetails(conn_id=each), user=user
+            method="PUT", details=ConnectionDetails(conn_id=connection_id), user=user
         )
     }
 
 
-_MAX_EXTRA_LENGTH = 4_000
-
-
 class AuditRecord:
-    """One change in the audit log."""
+    """One change in Airflow's audit log.
+
+    :param event: the name of the event.
+    :param user: the name of the user.
+    :param details: what is changed.
+    """
 
     def __init__(self, event: str, user: str, details: Mapping[str, Any]):
         self._event = event
@@ -78,11 +89,14 @@ class AuditRecord:
         self._id: int | None = None
 
     async def begin(self) -> None:
-        """Write down what is about to be done; if that fails, nothing may be done."""
+        """Record the planned change. If this fails, the change must not be made."""
         self._id = await run_in_threadpool(self._insert)
 
     async def finish(self, outcome: Mapping[str, Any]) -> None:
-        """Write down what was done."""
+        """Record the result of the change.
+
+        :param outcome: the result, or the error.
+        """
         self._details["outcome"] = dict(outcome)
         await run_in_threadpool(self._update)
 

@@ -1,7 +1,7 @@
-"""Which queues and batches there are: the wire has no list of them, so they are looked for.
+"""Discovery of queues and batches with SCAN, because ChasquiMQ keeps no list of them.
 
-A look is a few turns of SCAN, so it costs little however many keys the server holds; the next look
-goes on where the last one stopped. What was found is kept until a whole round did not see it.
+One call runs a few SCAN commands, so its cost does not depend on the number of keys. The next call
+continues at the cursor of the last one. A name is removed when a complete scan does not find it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from airflow_provider_chasqui.core.command import Command, CommandFlow
 from airflow_provider_chasqui.core.commands.inspect import ScanPage, scan_batches, scan_queues
@@ -17,12 +18,16 @@ from airflow_provider_chasqui.core.keys import Keys
 _SCAN_COUNT = 2_000
 _SCANS_PER_CALL = 10
 _MAX_NAMES = 10_000
+_MAX_BATCH_SCANS = 200
 _RESCAN_INTERVAL_S = 5.0
 
 
 @dataclass
 class KeyspaceScan:
-    """A walk through the whole keyspace, in several looks."""
+    """A scan of all keys that is spread over several calls.
+
+    :param scan: returns the SCAN command for a cursor.
+    """
 
     scan: Callable[[str], Command[ScanPage]]
     names: set[str] = field(default_factory=set)
@@ -32,7 +37,7 @@ class KeyspaceScan:
     _scanned_at: float = float("-inf")
 
     def advance(self) -> CommandFlow[None]:
-        """Go some steps further, unless the last round has just ended."""
+        """Scan some more keys, unless the last complete scan ended a few seconds ago."""
         if (
             self.complete
             and self._cursor == "0"
@@ -40,10 +45,10 @@ class KeyspaceScan:
         ):
             return
         for _ in range(_SCANS_PER_CALL):
-            found: ScanPage = yield self.scan(self._cursor)
-            self._current_names.update(found.names[: _MAX_NAMES - len(self._current_names)])
-            self._cursor = found.cursor
-            if found.cursor == "0":
+            page: ScanPage = yield self.scan(self._cursor)
+            self._current_names.update(page.names[: _MAX_NAMES - len(self._current_names)])
+            self._cursor = page.cursor
+            if page.cursor == "0":
                 self.names, self._current_names, self.complete = self._current_names, set(), True
                 break
         self.names |= self._current_names
@@ -51,30 +56,33 @@ class KeyspaceScan:
 
 
 class QueueDiscovery:
-    """What is known of the keys on one server."""
+    """The queues and batches that were discovered on one server."""
 
     def __init__(self) -> None:
         self._queue_scans = [
-            KeyspaceScan(lambda cursor, kind=kind: scan_queues(cursor, kind, _SCAN_COUNT))  # type: ignore[misc]
-            for kind in ("stream", "zset")
+            KeyspaceScan(partial(scan_queues, key_type=key_type, count=_SCAN_COUNT))
+            for key_type in ("stream", "zset")
         ]
         self._batch_scans: dict[str, KeyspaceScan] = {}
 
     def queue_names(self) -> CommandFlow[tuple[set[str], bool]]:
-        """Return the names of queues that were found, and whether all keys were looked at."""
-        for each in self._queue_scans:
-            yield from each.advance()
-        names = set().union(*(each.names for each in self._queue_scans))
-        return names, all(each.complete for each in self._queue_scans)
+        """Return the discovered queue names, and whether all keys were scanned at least once."""
+        for scan in self._queue_scans:
+            yield from scan.advance()
+        names = set().union(*(scan.names for scan in self._queue_scans))
+        return names, all(scan.complete for scan in self._queue_scans)
 
     def batch_ids(self, keys: Keys) -> CommandFlow[tuple[set[str], bool]]:
-        """Return the ids of batches that were found, and whether all keys were looked at."""
+        """Return the discovered batch ids, and whether all keys were scanned at least once.
+
+        :param keys: the keys of the queue.
+        """
         if keys.queue_name not in self._batch_scans:
-            if len(self._batch_scans) >= 200:
+            if len(self._batch_scans) >= _MAX_BATCH_SCANS:
                 self._batch_scans.clear()
             self._batch_scans[keys.queue_name] = KeyspaceScan(
                 lambda cursor: scan_batches(keys, cursor, _SCAN_COUNT)
             )
-        known = self._batch_scans[keys.queue_name]
-        yield from known.advance()
-        return known.names, known.complete
+        scan = self._batch_scans[keys.queue_name]
+        yield from scan.advance()
+        return scan.names, scan.complete

@@ -1,14 +1,11 @@
-"""Jobs, letters, events and batches as the page gets them: JSON, bounded, secrets masked.
+"""Conversion of jobs, dead letters, events, batches and errors to the JSON of the API.
 
-Errors as the page wants them: a status, the CMQ code and a sentence that says what to do.
+Long texts are truncated and the values of secret fields are masked.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -35,40 +32,21 @@ from airflow_provider_chasqui.core.errors import (
 )
 from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.job import DeadLetter, Job
+from airflow_provider_chasqui.core.json_values import to_jsonable
 from airflow_provider_chasqui.core.repeat import RepeatStatus
 from airflow_provider_chasqui.plugins.api.settings import Settings
 from airflow_provider_chasqui.plugins.api.task_origin import batch_origin
 
 MAX_TEXT_LENGTH = 64 * 1024
 _MAX_LINE_LENGTH = 300
-_MAX_DEPTH = 40
-_MASK = "***"
-
-
-def to_jsonable(value: Any, masked_fields: frozenset[str], depth: int = 0) -> Any:
-    """Return a payload as JSON can carry it; values of masked fields are not in it."""
-    if depth > _MAX_DEPTH:
-        return "…"
-    if isinstance(value, Mapping):
-        return {
-            str(key): _MASK
-            if str(key).lower() in masked_fields
-            else to_jsonable(each, masked_fields, depth + 1)
-            for key, each in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [to_jsonable(each, masked_fields, depth + 1) for each in value]
-    if isinstance(value, bytes):
-        return f"bytes:{base64.b64encode(value).decode()}"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
 
 
 def value_text(value: Any, settings: Settings) -> dict[str, Any]:
-    """Return a payload or result as indented text, cut if it is long."""
+    """Return a payload or result as indented JSON text.
+
+    :param value: the payload or result.
+    :param settings: which fields are masked, and whether payloads are hidden.
+    """
     if settings.hide_payloads:
         return {"hidden": True, "text": "", "truncated": False}
     text = json.dumps(to_jsonable(value, settings.mask_fields), indent=2, ensure_ascii=False)
@@ -80,12 +58,27 @@ def value_text(value: Any, settings: Settings) -> dict[str, Any]:
 
 
 def payload_text(job: Job | None, settings: Settings) -> dict[str, Any] | None:
+    """Return the payload of a job as text, or None if there is no job.
+
+    :param job: the job.
+    :param settings: which fields are masked, and whether payloads are hidden.
+    """
     if job is None:
         return None
     try:
         return value_text(job.payload, settings)
     except DecodeError as error:
-        return {"hidden": False, "text": f"cannot be read: {error.message}", "truncated": False}
+        return {"hidden": False, "text": unreadable_text(error), "truncated": False}
+
+
+def unreadable_text(error: DecodeError) -> str:
+    """Return the text that replaces a payload or result that cannot be decoded."""
+    return f"This value cannot be decoded: {error.message}"
+
+
+def attempt_number(job: Job | None) -> int | None:
+    """Return the number of the current attempt, counted from 1, or None if there is no job."""
+    return job.attempt + 1 if job else None
 
 
 def _truncate(text: str | None) -> str | None:
@@ -95,11 +88,12 @@ def _truncate(text: str | None) -> str | None:
 
 
 def _batch_id_of(job_id: str | None) -> str | None:
-    place = parse_batch_job_id(job_id or "")
-    return place.batch_id if place else None
+    batch_job = parse_batch_job_id(job_id or "")
+    return batch_job.batch_id if batch_job else None
 
 
 def job_row(row: JobRow) -> dict[str, Any]:
+    """Return a waiting or running job."""
     job = row.job
     return {
         "entry_id": row.entry_id,
@@ -107,45 +101,52 @@ def job_row(row: JobRow) -> dict[str, Any]:
         "name": row.job_name,
         "size": row.size,
         "state": row.state,
-        "attempt": job.attempt if job else None,
+        "attempt": attempt_number(job),
         "created_at": job.created_at_ms if job else None,
-        "at": int(row.entry_id.partition("-")[0]),
+        "enqueued_at": int(row.entry_id.partition("-")[0]),
         "consumer": row.consumer,
         "idle_ms": row.idle_ms,
         "deliveries": row.deliveries,
-        "batch": _batch_id_of(job.id if job else None),
+        "batch_id": _batch_id_of(job.id if job else None),
     }
 
 
 def delayed_row(row: DelayedRow) -> dict[str, Any]:
+    """Return a delayed job."""
     job = row.job
     return {
         "id": job.id if job else None,
         "name": job.name if job else "",
         "size": row.size,
         "due_at": row.due_ms,
-        "attempt": job.attempt if job else None,
+        "attempt": attempt_number(job),
         "created_at": job.created_at_ms if job else None,
-        "batch": _batch_id_of(job.id if job else None),
+        "batch_id": _batch_id_of(job.id if job else None),
     }
 
 
 def dead_letter_row(dead_letter: DeadLetter) -> dict[str, Any]:
+    """Return a dead letter for a list, without its payload."""
     return {
         "id": dead_letter.id,
         "job_id": dead_letter.job_id,
-        "name": dead_letter.job_name,
+        "job_name": dead_letter.job_name,
         "reason": dead_letter.reason,
         "error": _truncate(dead_letter.error or dead_letter.detail),
         "attempts": dead_letter.attempts,
-        "at": dead_lettered_at_ms(dead_letter),
+        "dead_at": dead_lettered_at_ms(dead_letter),
         "size": len(dead_letter.raw),
-        "batch": _batch_id_of(dead_letter.job_id),
+        "batch_id": _batch_id_of(dead_letter.job_id),
         "readable": dead_letter.job is not None,
     }
 
 
 def dead_letter_detail(dead_letter: DeadLetter, settings: Settings) -> dict[str, Any]:
+    """Return a dead letter with its payload and its whole error.
+
+    :param dead_letter: the dead letter.
+    :param settings: which fields are masked, and whether payloads are hidden.
+    """
     return {
         **dead_letter_row(dead_letter),
         "error": (dead_letter.error or "")[:MAX_TEXT_LENGTH] or None,
@@ -157,6 +158,7 @@ def dead_letter_detail(dead_letter: DeadLetter, settings: Settings) -> dict[str,
 
 
 def event_row(event: Event) -> dict[str, Any]:
+    """Return an event; its field names are those of `Event`."""
     return asdict(event)
 
 
@@ -167,6 +169,7 @@ def _format_schedule(schedule: Schedule) -> str:
 
 
 def repeat_row(status: RepeatStatus) -> dict[str, Any]:
+    """Return a repeatable job."""
     repeat = status.repeat
     return {
         "key": repeat.key,
@@ -182,11 +185,12 @@ def repeat_row(status: RepeatStatus) -> dict[str, Any]:
 
 
 def batch_row(progress: BatchProgress) -> dict[str, Any]:
+    """Return the progress of a batch."""
     return {
         "id": progress.batch_id,
         "total": progress.total,
         "parts": progress.parts,
-        "sent": progress.enqueued,
+        "enqueued": progress.enqueued,
         "done": progress.done,
         "dead": progress.dead,
         "finished": progress.finished,
@@ -212,14 +216,16 @@ _HTTP_STATUS_CODES: tuple[tuple[type[ChasquiError], int], ...] = (
 
 
 def http_status(error: ChasquiError) -> int:
+    """Return the HTTP status for an error; 500 if the table has none."""
     return next((status for kind, status in _HTTP_STATUS_CODES if isinstance(error, kind)), 500)
 
 
 def error_json(error: ChasquiError) -> dict[str, str | None]:
+    """Return the code, the message and the queue of an error."""
     return {"code": error.code, "message": error.message, "queue": error.queue_name}
 
 
 async def handle_error(_request: Request, error: Exception) -> JSONResponse:
-    """Return our error as JSON."""
+    """Return a `ChasquiError` as a JSON response."""
     assert isinstance(error, ChasquiError)
     return JSONResponse({"error": error_json(error)}, http_status(error))

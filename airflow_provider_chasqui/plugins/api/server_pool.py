@@ -1,8 +1,8 @@
-"""Reaching the servers without ever waiting long for one: the API server has other things to do.
+"""Connections to the Redis servers that the page shows, with short timeouts.
 
-Airflow connections of type chasqui: which there are, and what they say. Blocking.
-
-How a server is: its version, dialect, memory and how long it takes to answer.
+The page runs inside the Airflow API server. A slow or dead Redis server must not slow down other
+requests, so every call has a time limit and a server that failed is not called again for a few
+seconds.
 """
 
 from __future__ import annotations
@@ -34,23 +34,30 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.hooks._connection import ChasquiConnection, parse_connection
 from airflow_provider_chasqui.plugins.api.serializers import error_json
 from airflow_provider_chasqui.plugins.api.settings import Settings, read_settings
-from airflow_provider_chasqui.queue import AsyncQueue
-from airflow_provider_chasqui.redis_client.connection_pool import AsyncConnectionManager
+from airflow_provider_chasqui.queue_async import AsyncQueue
+from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncConnectionManager
 
 R = TypeVar("R")
 
 REQUEST_TIMEOUT_S = 2.0
 _CONNECT_TIMEOUT_S = 1.0
-# How long a connection is taken for what it was, and how long a server that failed is left alone.
+# How long a connection is cached before it is read from Airflow again.
 _CACHE_S = 15.0
+# How long a server is not called after it failed.
 _FAILURE_COOLDOWN_S = 3.0
 _MAX_CONCURRENT_REQUESTS = 8
 _MAX_THREADS = 4
+_MAX_CONNECTIONS = 50
+_CONNECTION_TYPE = "chasqui"
+_ENV_PREFIX = "AIRFLOW_CONN_"
+_EVICTION_POLICIES = ("allkeys", "volatile")
+# The queue name for commands that do not belong to a queue.
+NO_QUEUE = "page"
 
 
 @dataclass
 class ServerConnection:
-    """The way to one server. `failed` is its last failure, which is repeated for a moment."""
+    """The connection to one server. `last_error` is raised again during the cooldown."""
 
     connection_id: str
     connection: ChasquiConnection
@@ -64,11 +71,15 @@ class ServerConnection:
 
     @property
     def group(self) -> str:
+        """The consumer group of the workers."""
         return self.connection.config.group
 
     @asynccontextmanager
     async def open_queue(self, queue_name: str) -> AsyncIterator[AsyncQueue]:
-        """Lend a queue for a moment; its connections go back to the line."""
+        """Open a queue that uses the connections of this server.
+
+        :param queue_name: the name of the queue.
+        """
         config, dialect = self.connection.config, self.connection.dialect
         queue = AsyncQueue(queue_name, self.connection_manager, config=config, dialect=dialect)
         try:
@@ -77,7 +88,14 @@ class ServerConnection:
             await queue.close()
 
     async def run_flow(self, queue_name: str, flow: CommandFlow[R]) -> R:
-        """Run a flow on one queue, within the time that the page gives it."""
+        """Run a command flow on one queue within the time limit.
+
+        :param queue_name: the name of the queue.
+        :param flow: the command flow.
+        :return: the result of the flow.
+        :raises ServerTimeout: if the time limit is exceeded.
+        :raises ConnectionFailed: if the server cannot be reached.
+        """
 
         async def run(queue: AsyncQueue) -> R:
             return await queue.client.run_flow(flow)
@@ -85,7 +103,14 @@ class ServerConnection:
         return await self.run(queue_name, run)
 
     async def run(self, queue_name: str, operation: Callable[[AsyncQueue], Awaitable[R]]) -> R:
-        """Do something with a queue, within the time that the page gives it."""
+        """Run an operation on one queue within the time limit.
+
+        :param queue_name: the name of the queue.
+        :param operation: the operation; it gets the open queue.
+        :return: the result of the operation.
+        :raises ServerTimeout: if the time limit is exceeded.
+        :raises ConnectionFailed: if the server cannot be reached.
+        """
         if (
             self.last_error is not None
             and time.monotonic() - self.last_error_at < _FAILURE_COOLDOWN_S
@@ -97,27 +122,33 @@ class ServerConnection:
                 self.semaphore,
                 self.open_queue(queue_name) as queue,
             ):
-                answer = await operation(queue)
+                result = await operation(queue)
         except TimeoutError:
-            where = self.connection.target.display_name
-            slow = ServerTimeout(
-                f"{where} did not answer within {REQUEST_TIMEOUT_S:g} s; the page goes on without it and "
-                "tries again"
+            address = self.connection.target.display_name
+            timeout = ServerTimeout(
+                f"{address} did not reply within {REQUEST_TIMEOUT_S:g} s; the page tries again"
             )
-            raise self._record_failure(slow) from None
+            raise self._record_failure(timeout) from None
         except ConnectionFailed as error:
             raise self._record_failure(error) from error
         self.last_error = None
-        return answer
+        return result
 
     async def run_all(self, flows: Iterable[tuple[str, CommandFlow[R]]]) -> list[R]:
-        """Run flows of several queues in as few round trips as can be."""
-        work = list(flows)
-        if not work:
+        """Run flows of several queues with as few round trips as possible.
+
+        :param flows: pairs of queue name and command flow.
+        :return: the result of each flow, in the same order.
+        """
+        queue_flows = list(flows)
+        if not queue_flows:
             return []
         if self.connection.target.cluster:
-            return list(await asyncio.gather(*(self.run_flow(name, flow) for name, flow in work)))
-        return await self.run_flow(work[0][0], run_in_lockstep(flow for _, flow in work))
+            return list(
+                await asyncio.gather(*(self.run_flow(name, flow) for name, flow in queue_flows))
+            )
+        first_name = queue_flows[0][0]
+        return await self.run_flow(first_name, run_in_lockstep(flow for _, flow in queue_flows))
 
     def _record_failure(self, error: ChasquiError) -> ChasquiError:
         self.last_error, self.last_error_at = error, time.monotonic()
@@ -125,7 +156,7 @@ class ServerConnection:
 
 
 class ServerPool:
-    """All servers that the page may use, for one event loop."""
+    """The servers that the page may use, for one event loop."""
 
     def __init__(self) -> None:
         self._servers: dict[str, ServerConnection] = {}
@@ -134,44 +165,50 @@ class ServerPool:
 
     @property
     def settings(self) -> Settings:
+        """The current settings of the page."""
         return read_settings()
 
     async def connection_ids(self) -> tuple[str, ...]:
-        """Return the connections that the page may use."""
-        read_at, ids = self._cached_connection_ids
+        """Return the ids of the connections that the page may use."""
+        read_at, connection_ids = self._cached_connection_ids
         if time.monotonic() - read_at >= _CACHE_S:
-            ids = await self._run_in_thread(lambda: list_connection_ids(read_settings()))
-            self._cached_connection_ids = (time.monotonic(), ids)
-        return ids
+            connection_ids = await self._run_in_thread(lambda: list_connection_ids(read_settings()))
+            self._cached_connection_ids = (time.monotonic(), connection_ids)
+        return connection_ids
 
     async def get(self, connection_id: str) -> ServerConnection:
-        """Return the way to the server behind a connection; refuses one that is not the page's."""
+        """Return the server of a connection; it is connected on first use.
+
+        :param connection_id: the id of the Airflow connection.
+        :raises ConnectionNotFound: if the page may not use this connection.
+        """
         if connection_id not in await self.connection_ids():
             raise ConnectionNotFound(
-                f"the page does not know the connection {connection_id!r}; name it in the option "
-                "connections of the section [chasqui]"
+                f"the page may not use the connection {connection_id!r}; create a connection of "
+                "type chasqui, or add it to the option connections of the section [chasqui]"
             )
-        line = self._servers.get(connection_id)
-        if line is not None and time.monotonic() - line.loaded_at < _CACHE_S:
-            return line
-        found = await self._run_in_thread(lambda: load_connection(connection_id))
-        if line is not None and line.connection == _with_short_timeouts(found):
-            line.loaded_at = time.monotonic()
-            return line
-        if line is not None:
-            await line.connection_manager.close()
-        hasty = _with_short_timeouts(found)
-        line = ServerConnection(
-            connection_id, hasty, AsyncConnectionManager(hasty.target), time.monotonic()
+        server = self._servers.get(connection_id)
+        if server is not None and time.monotonic() - server.loaded_at < _CACHE_S:
+            return server
+        connection = _with_short_timeouts(
+            await self._run_in_thread(lambda: load_connection(connection_id))
         )
-        self._servers[connection_id] = line
-        return line
+        if server is not None and server.connection == connection:
+            server.loaded_at = time.monotonic()
+            return server
+        if server is not None:
+            await server.connection_manager.close()
+        server = ServerConnection(
+            connection_id, connection, AsyncConnectionManager(connection.target), time.monotonic()
+        )
+        self._servers[connection_id] = server
+        return server
 
     async def close(self) -> None:
-        """Give all connections back."""
-        lines, self._servers = self._servers, {}
-        for line in lines.values():
-            await line.connection_manager.close()
+        """Close all connections."""
+        servers, self._servers = self._servers, {}
+        for server in servers.values():
+            await server.connection_manager.close()
 
     async def _run_in_thread(self, function: Callable[[], R]) -> R:
         try:
@@ -181,13 +218,13 @@ class ServerPool:
                 )
         except TimeoutError:
             raise ServerTimeout(
-                f"Airflow did not look up its connections within {REQUEST_TIMEOUT_S:g} s; check the "
+                f"Airflow did not return its connections within {REQUEST_TIMEOUT_S:g} s; check the "
                 "secrets backend"
             ) from None
 
 
 def _with_short_timeouts(connection: ChasquiConnection) -> ChasquiConnection:
-    """The same connection without patience: nobody may hold up the API server."""
+    """Return the connection with short timeouts, so a slow Redis cannot block the API server."""
     target = replace(
         connection.target,
         timeout=min(connection.target.timeout, REQUEST_TIMEOUT_S),
@@ -198,16 +235,14 @@ def _with_short_timeouts(connection: ChasquiConnection) -> ChasquiConnection:
     return replace(connection, target=target)
 
 
-_CONNECTION_TYPE = "chasqui"
-_ENV_PREFIX = "AIRFLOW_CONN_"
-_MAX_CONNECTIONS = 50
-
-
 def list_connection_ids(settings: Settings) -> tuple[str, ...]:
     """Return the ids of the connections that the page may use.
 
-    Without a list in the settings these are the ones that Airflow can list: those in its database
-    and in the environment. A secrets backend cannot be listed.
+    If the settings name none, these are the connections of type chasqui in the metadata database
+    and in the environment. Airflow cannot list the connections of a secrets backend. This function
+    blocks.
+
+    :param settings: the settings of the page.
     """
     if settings.connections:
         return settings.connections
@@ -235,56 +270,62 @@ def _is_chasqui_connection(value: str) -> bool:
 
 
 def load_connection(connection_id: str) -> ChasquiConnection:
-    """Return what a connection says."""
+    """Return the settings of a connection. This function blocks.
+
+    :param connection_id: the id of the Airflow connection.
+    :raises ConnectionNotFound: if Airflow has no such connection.
+    """
     try:
         return parse_connection(Connection.get_connection_from_secrets(connection_id))
     except AirflowNotFoundException:
         raise ConnectionNotFound(
-            f"Airflow has no connection {connection_id!r}; make one of type chasqui, or take it "
-            "out of the option connections of the section [chasqui]"
+            f"Airflow has no connection {connection_id!r}; create a connection of type chasqui, or "
+            "remove it from the option connections of the section [chasqui]"
         ) from None
 
 
-_EVICTION_POLICIES = ("allkeys", "volatile")
-
-
 async def server_health(server: ServerConnection) -> dict[str, Any]:
-    """Return how the server behind a line is; never raises for a server that fails."""
-    shown: dict[str, Any] = {
+    """Return address, version, dialect, latency and memory of a server.
+
+    A server that cannot be reached is reported with `ok` false and its error.
+
+    :param server: the server.
+    """
+    health: dict[str, Any] = {
         "address": server.connection.target.display_name,
         "ok": True,
         "error": None,
     }
     try:
-        return {**shown, **await server.run("page", _probe)}
+        return {**health, **await server.run(NO_QUEUE, _probe)}
     except ChasquiError as error:
-        return {**shown, "ok": False, "error": error_json(error)}
+        return {**health, "ok": False, "error": error_json(error)}
 
 
 async def _probe(queue: AsyncQueue) -> dict[str, Any]:
     dialect = await queue.dialect()
-    began = time.perf_counter()
+    started = time.perf_counter()
     await queue.client.execute(redis_command("PING", parse=as_raw))
-    took_ms = (time.perf_counter() - began) * 1000
+    latency_ms = (time.perf_counter() - started) * 1000
     try:
         raw = await queue.client.execute(redis_command("INFO", parse=as_raw))
-    except ChasquiError:  # a managed server may hide it
+    except ChasquiError:  # Some managed servers do not allow INFO.
         raw = b""
-    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
-    policy = _info_field(text, "maxmemory_policy")
+    info = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+    policy = _info_field(info, "maxmemory_policy")
     warning = None
     if policy and policy.startswith(_EVICTION_POLICIES):
         warning = (
-            f"maxmemory-policy is {policy}: jobs may be thrown away when memory is short; set it "
-            "to noeviction"
+            f"maxmemory-policy is {policy}: the server may delete jobs when memory is low. Set it "
+            "to noeviction."
         )
     return {
         "dialect": dialect,
-        "version": _server_version(text),
-        "latency_ms": round(took_ms, 2),
-        "memory": int(_info_field(text, "used_memory") or 0) or None,
-        "memory_max": int(_info_field(text, "maxmemory") or 0) or None,
-        "clients": int(_info_field(text, "connected_clients") or 0) or None,
+        "version": _server_version(info),
+        "latency_ms": round(latency_ms, 2),
+        "memory": int(_info_field(info, "used_memory") or 0) or None,
+        "memory_max": int(_info_field(info, "maxmemory") or 0) or None,
+        "clients": int(_info_field(info, "connected_clients") or 0) or None,
         "warning": warning,
     }
 
@@ -297,5 +338,5 @@ def _server_version(info: str) -> str | None:
 
 
 def _info_field(info: str, name: str) -> str | None:
-    found = re.search(rf"^{name}:(\S+)", info, re.M)
-    return found[1] if found else None
+    match = re.search(rf"^{name}:(\S+)", info, re.M)
+    return match[1] if match else None

@@ -1,4 +1,4 @@
-"""What the `[chasqui]` section of the Airflow configuration says about the page."""
+"""The options of the `[chasqui]` section of the Airflow configuration that concern the page."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ DEFAULT_MASK_FIELDS = (
 class Settings:
     """The settings of the page.
 
-    `connections` are the only ones it may use; empty means every connection of type chasqui that
-    Airflow lists. `queues` are shown even where looking for queues does not find them.
+    :param connections: ids of the connections that the page may use; if empty, every connection of
+        type chasqui that Airflow lists.
+    :param queues: queues that are always shown, also if discovery does not find them.
+    :param mask_fields: lower-case names of payload fields whose values are masked.
+    :param hide_payloads: whether payloads and results are hidden.
+    :param discover_queues: whether queues are discovered with SCAN.
     """
 
     connections: tuple[str, ...]
@@ -28,7 +32,7 @@ class Settings:
 
 
 def read_settings() -> Settings:
-    """Return the settings as they are now."""
+    """Return the current settings."""
     return Settings(
         connections=_read_list("connections"),
         queues=_read_list("queues"),

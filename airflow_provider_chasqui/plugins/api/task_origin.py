@@ -1,4 +1,8 @@
-"""Which task of which DAG run sent a job: what a batch says of itself, and what XCom remembers."""
+"""The link between jobs and the Airflow task instances that enqueued them.
+
+A batch names its task in its `source` field. For single jobs the link that the operator stores in
+XCom is used.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from sqlalchemy import select
 from airflow_provider_chasqui.links.job import LINK_XCOM_KEY, build_page_url
 
 _SOURCE_PREFIX = "airflow:"
-# An id given by hand stands nowhere on the wire with its task, so the latest links are looked at.
+# A job with an explicit id does not carry its task, so only the newest links are searched.
 _MAX_LINKS = 2_000
+_MAX_SENT_LINKS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +33,31 @@ class TaskOrigin:
 
 
 def batch_origin(batch_id: str, source: str) -> dict[str, Any] | None:
-    """Return the task instance that a batch names as its source, or None."""
+    """Return the task instance that a batch names as its source, or None.
+
+    :param batch_id: the id of the batch; it contains the map index of a mapped task.
+    :param source: the `source` field of the batch.
+    """
     parts = source.removeprefix(_SOURCE_PREFIX).split("/")
     if not source.startswith(_SOURCE_PREFIX) or len(parts) != 3 or not all(parts):
         return None
     # The operator puts the map index before the hash at the end of the batch id.
-    words = batch_id.split("~")
-    mapped = len(words) == 5 and words[3].isdecimal()
+    id_parts = batch_id.split("~")
+    mapped = len(id_parts) == 5 and id_parts[3].isdecimal()
     dag_id, run_id, task_id = parts
-    return asdict(TaskOrigin(dag_id, run_id, task_id, int(words[3]) if mapped else -1))
+    return asdict(TaskOrigin(dag_id, run_id, task_id, int(id_parts[3]) if mapped else -1))
 
 
 def job_origin(connection_id: str, queue_name: str, job_id: str) -> dict[str, Any] | None:
-    """Return the task instance whose link leads to this job, or None. Blocking."""
-    wanted = build_page_url(connection_id, queue_name, job=job_id)
+    """Return the task instance whose link points to this job, or None.
+
+    This function reads the database and blocks.
+
+    :param connection_id: the id of the Airflow connection.
+    :param queue_name: the name of the queue.
+    :param job_id: the id of the job.
+    """
+    page_url = build_page_url(connection_id, queue_name, job=job_id)
     columns = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index)
     with create_session() as session:
         query = (
@@ -50,29 +66,37 @@ def job_origin(connection_id: str, queue_name: str, job_id: str) -> dict[str, An
             .order_by(XComModel.dag_run_id.desc())
             .limit(_MAX_LINKS)
         )
-        for *place, value in session.execute(query):
-            if wanted in str(value):
-                return asdict(TaskOrigin(*place))
+        for *task, value in session.execute(query):
+            if page_url in str(value):
+                return asdict(TaskOrigin(*task))
     return None
 
 
 def sent_links(
     dag_id: str, run_id: str | None = None, task_id: str | None = None, map_index: int | None = None
 ) -> list[dict[str, Any]]:
-    """Return what the tasks of a DAG have sent, newest run first. Blocking."""
-    chosen = [XComModel.key == LINK_XCOM_KEY, XComModel.dag_id == dag_id]
+    """Return what the tasks of a DAG enqueued, newest run first.
+
+    This function reads the database and blocks.
+
+    :param dag_id: the id of the DAG.
+    :param run_id: the id of a run; None for all runs.
+    :param task_id: the id of a task; None for all tasks.
+    :param map_index: the map index of the task instance; None for all.
+    """
+    conditions = [XComModel.key == LINK_XCOM_KEY, XComModel.dag_id == dag_id]
     if run_id is not None:
-        chosen.append(XComModel.run_id == run_id)
+        conditions.append(XComModel.run_id == run_id)
     if task_id is not None:
-        chosen.append(XComModel.task_id == task_id)
+        conditions.append(XComModel.task_id == task_id)
     if map_index is not None:
-        chosen.append(XComModel.map_index == map_index)
+        conditions.append(XComModel.map_index == map_index)
     with create_session() as session:
         query = (
             select(XComModel)
-            .where(*chosen)
+            .where(*conditions)
             .order_by(XComModel.dag_run_id.desc(), XComModel.timestamp.desc())
-            .limit(50)
+            .limit(_MAX_SENT_LINKS)
         )
         rows = session.scalars(query).unique().all()
         return [link for row in rows if (link := _parse_link(row)) is not None]
@@ -82,14 +106,14 @@ def _parse_link(row: XComModel) -> dict[str, Any] | None:
     value = XComModel.deserialize_value(row)
     if not isinstance(value, str):
         return None
-    place = dict(parse_qsl(urlsplit(value).query))
-    if not place.get("conn") or not place.get("queue"):
+    params = dict(parse_qsl(urlsplit(value).query))
+    if not params.get("conn") or not params.get("queue"):
         return None
     return {
         **asdict(TaskOrigin(row.dag_id, row.run_id, row.task_id, row.map_index)),
         "sent_at": int(row.timestamp.timestamp() * 1000),
-        "connection": place["conn"],
-        "queue": place["queue"],
-        "job": place.get("job"),
-        "batch": place.get("batch"),
+        "connection": params["conn"],
+        "queue": params["queue"],
+        "job_id": params.get("job"),
+        "batch_id": params.get("batch"),
     }

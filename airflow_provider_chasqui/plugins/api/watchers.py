@@ -1,4 +1,4 @@
-"""Watchers: which assets wait for which queue, how far behind they are, and what is wrong."""
+"""The route for asset watchers: their queue, lag, last event and problems."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _NO_STATUS = {
 
 @router.get("/watchers")
 async def list_watchers(app_state: AppStateDep) -> dict[str, Any]:
-    """Return the asset watchers that read our queues."""
-    found = await run_in_threadpool(_registered_watchers)
-    return {"watchers": await asyncio.gather(*(_add_status(app_state, each) for each in found))}
+    """Return the asset watchers that read Chasqui queues."""
+    rows = await run_in_threadpool(_registered_watchers)
+    return {"watchers": await asyncio.gather(*(_add_status(app_state, row) for row in rows))}
 
 
 def _registered_watchers() -> list[dict[str, Any]]:
@@ -65,11 +65,11 @@ def _watcher_row(
     session: Any, watcher: AssetWatcherModel, asset: AssetModel, trigger: Trigger
 ) -> dict[str, Any]:
     kwargs = trigger.kwargs
-    day = datetime.now(UTC) - timedelta(days=1)
+    one_day_ago = datetime.now(UTC) - timedelta(days=1)
     events = select(func.count(), func.max(AssetEvent.timestamp)).where(
-        AssetEvent.asset_id == asset.id, AssetEvent.timestamp >= day
+        AssetEvent.asset_id == asset.id, AssetEvent.timestamp >= one_day_ago
     )
-    count, last = session.execute(events).one()
+    event_count, last_event = session.execute(events).one()
     return {
         "name": watcher.name,
         "asset": asset.name,
@@ -78,36 +78,42 @@ def _watcher_row(
         "queue": kwargs.get("queue_name"),
         "triggerer": trigger.triggerer_id,
         "problem": _problem(session, trigger.triggerer_id),
-        "since": int(trigger.created_date.timestamp() * 1000),
-        "events_last_day": count,
-        "last_event": int(last.timestamp() * 1000) if last else None,
+        "created_at": int(trigger.created_date.timestamp() * 1000),
+        "events_last_day": event_count,
+        "last_event_at": int(last_event.timestamp() * 1000) if last_event else None,
     }
 
 
 def _problem(session: Any, triggerer_id: int | None) -> str | None:
-    """Return why the trigger of a watcher does not run, or None if it seems to."""
+    """Return why the trigger of a watcher does not run, or None if it seems to run."""
     if triggerer_id is None:
-        return "no triggerer runs it: start one, and check that a DAG with this asset is unpaused"
-    beat = session.scalar(select(AirflowJob.latest_heartbeat).where(AirflowJob.id == triggerer_id))
-    if beat is None or (datetime.now(UTC) - beat).total_seconds() > _HEARTBEAT_TIMEOUT_S:
         return (
-            f"its triggerer has been silent for over {_HEARTBEAT_TIMEOUT_S} s: check that it runs"
+            "No triggerer runs this watcher. Start a triggerer and check that a DAG with this "
+            "asset is not paused."
+        )
+    heartbeat = session.scalar(
+        select(AirflowJob.latest_heartbeat).where(AirflowJob.id == triggerer_id)
+    )
+    if heartbeat is None or (datetime.now(UTC) - heartbeat).total_seconds() > _HEARTBEAT_TIMEOUT_S:
+        return (
+            f"The triggerer of this watcher has sent no heartbeat for {_HEARTBEAT_TIMEOUT_S} s. "
+            "Check that it is running."
         )
     return None
 
 
 async def _add_status(app_state: AppState, watcher: dict[str, Any]) -> dict[str, Any]:
-    shown = {**watcher, **_NO_STATUS}
+    row = {**watcher, **_NO_STATUS}
     if not watcher["queue"]:
-        return shown
+        return row
     keys = Keys(watcher["queue"])
     try:
-        line = await app_state.server_pool.get(watcher["connection"])
-        found = await line.run_flow(keys.queue_name, watchers.get_status(keys, line.group))
+        server = await app_state.server_pool.get(watcher["connection"])
+        status = await server.run_flow(keys.queue_name, watchers.get_status(keys, server.group))
     except ChasquiError as error:
-        return {**shown, "error": error_json(error)}
-    shown |= {"group": found.group, "lag": found.lag, "pending": found.pending}
-    if found.watcher is not None:
-        shown |= asdict(found.watcher)
-        shown["seconds_since_seen"] = found.seconds_since_seen
-    return shown
+        return {**row, "error": error_json(error)}
+    row |= {"group": status.group, "lag": status.lag, "pending": status.pending}
+    if status.watcher is not None:
+        row |= asdict(status.watcher)
+        row["seconds_since_seen"] = status.seconds_since_seen
+    return row

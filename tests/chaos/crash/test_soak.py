@@ -17,7 +17,6 @@ import pytest
 
 from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.cron import Every
-from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue import Queue
 from tests.chaos.crash.conftest import is_drained
@@ -33,7 +32,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 180)]
 RETRY = RetryPolicy(5, Backoff.fixed(timedelta(milliseconds=20)))
 PAYLOADS = ["quick", 0.01, "fail", "die", "quick", "quick", 0.05, "quick"]
 # Keys with a TTL of more than a minute.
-KEYS_WITH_TTL = ("batch:", "replays:", Keys("q").idempotency_marker("").partition("}:")[2], "dlid:")
+KEYS_WITH_TTL = ("batch:", "replays:", "idempotency:", "dlid:")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

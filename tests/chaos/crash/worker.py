@@ -16,7 +16,7 @@ from airflow_provider_chasqui.core.config import ConsumerConfig, PromoterConfig,
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.retry import RetryDefaults
 from airflow_provider_chasqui.engine.consumer import Consumer
-from airflow_provider_chasqui.queue import AsyncQueue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 
 RUNS_KEY = "runs:{}"

@@ -1,4 +1,4 @@
-"""The DAG of the leasing tests: its task does as the message says."""
+"""DAGs of the leasing tests. A message with the payload `fail` makes its task fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ with DAG("leasing", schedule=None):
     def handle(messages: list[dict]) -> list:
         for message in messages:
             if message["payload"] == "fail":
-                raise ValueError("as told")
+                raise ValueError("the payload is fail")
         return [message["payload"] for message in messages]
 
     queue_name = os.environ.get("LEASING_QUEUE", "leasing")
@@ -29,7 +29,7 @@ with DAG("leasing_mapped", schedule=None):
     @task
     def handle_one(message: dict) -> str:
         if message["payload"] == "fail":
-            raise ValueError("as told")
+            raise ValueError("the payload is fail")
         return message["payload"]
 
     with leased_messages(

@@ -1,4 +1,4 @@
-"""A DAG that hands a batch and a single job to a queue, and has a task that does neither."""
+"""A DAG that enqueues a batch and a single job, and has a task that enqueues nothing."""
 
 from __future__ import annotations
 

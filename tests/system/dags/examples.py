@@ -1,4 +1,4 @@
-"""The example DAGs of both modes of messages, as they stand."""
+"""The unchanged example DAGs that process messages."""
 
 from __future__ import annotations
 

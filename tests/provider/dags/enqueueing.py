@@ -1,8 +1,8 @@
-"""DAGs that the tests run; what varies comes in the run's conf."""
+"""DAGs of test_enqueue.py. The tests pass parameters in the conf of the run."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from airflow.sdk import DAG, task
 
@@ -29,7 +29,7 @@ with dag("one", render_template_as_native_obj=True):
     )
 
 for deferrable in (True, False):
-    with dag(f"wait_{'deferred' if deferrable else 'here'}"):
+    with dag(f"wait_{'deferred' if deferrable else 'in_process'}"):
         sent = ChasquiEnqueueOperator(
             task_id="send",
             queue_name=QUEUE,
@@ -37,7 +37,7 @@ for deferrable in (True, False):
             wait_for_completion=True,
             wait_timeout=30,
             deferrable=deferrable,
-            job_retry={"max_attempts": 2, "backoff": "fixed", "delay": 0.01},
+            job_retry={"max_attempts": 2, "backoff": {"kind": "fixed", "delay": "10ms"}},
         )
 
         @task
@@ -46,7 +46,7 @@ for deferrable in (True, False):
 
         use(sent.output["result"])
 
-    with dag(f"many_{'deferred' if deferrable else 'here'}"):
+    with dag(f"many_{'deferred' if deferrable else 'in_process'}"):
         ChasquiEnqueueOperator(
             task_id="send",
             queue_name=QUEUE,
@@ -57,7 +57,7 @@ for deferrable in (True, False):
             max_failed=1,
         )
 
-    with dag(f"batch_{'deferred' if deferrable else 'here'}"):
+    with dag(f"batch_{'deferred' if deferrable else 'in_process'}"):
         handle = ChasquiEnqueueOperator(
             task_id="send", queue_name=QUEUE, batch=list(range(500)), job_retry=1
         )
@@ -70,34 +70,42 @@ for deferrable in (True, False):
             deferrable=deferrable,
         )
 
-    with dag(f"sensors_{'deferred' if deferrable else 'here'}"):
+    with dag(f"sensors_{'deferred' if deferrable else 'in_process'}"):
         ChasquiJobSensor(
-            task_id="job", queue_name=QUEUE, job_id="{{ dag_run.conf.job }}", timeout=30,
+            task_id="job",
+            queue_name=QUEUE,
+            job_id="{{ dag_run.conf.job }}",
+            timeout=30,
             deferrable=deferrable,
         ) >> ChasquiQueueDepthSensor(
-            task_id="depth", queue_name=QUEUE, max_waiting=0, max_dead=0, poke_interval=0.1,
-            timeout=30, deferrable=deferrable,
-        )  # fmt: skip
+            task_id="depth",
+            queue_name=QUEUE,
+            max_waiting=0,
+            max_dead=0,
+            poke_interval="100ms",
+            timeout=30,
+            deferrable=deferrable,
+        )
 
 with dag("rescheduled"):
     ChasquiJobSensor(
         task_id="job", queue_name=QUEUE, job_id="{{ dag_run.conf.job }}", mode="reschedule"
     )
 
-for how in ("deferred", "here", "rescheduled"):
-    with dag(f"sensing_{how}"):
+for mode in ("deferred", "in_process", "rescheduled"):
+    with dag(f"dead_job_sensors_{mode}"):
         for soft in (False, True):
             ChasquiJobSensor(
                 task_id="soft" if soft else "hard",
                 queue_name=QUEUE,
                 job_id="{{ dag_run.conf.job }}",
                 soft_fail=soft,
-                deferrable=how == "deferred",
-                mode="reschedule" if how == "rescheduled" else "poke",
+                deferrable=mode == "deferred",
+                mode="reschedule" if mode == "rescheduled" else "poke",
                 timeout=30,
             )
 
-with dag("impatient"):
+with dag("short_timeout"):
     ChasquiEnqueueOperator(
         task_id="send",
         queue_name=QUEUE,
@@ -123,7 +131,7 @@ with dag("with_outlet"):
         outlets=[create_asset(queue_name="emails", host="redis")],
     )
 
-with dag("own_id"):
+with dag("explicit_job_id"):
     ChasquiEnqueueOperator(
         task_id="send",
         queue_name=QUEUE,
@@ -149,10 +157,10 @@ with dag("mapped"):
 
 with dag("delayed"):
     ChasquiEnqueueOperator(
-        task_id="send", queue_name=QUEUE, payload=1, delay=timedelta(hours=1), job_name="later"
+        task_id="send", queue_name=QUEUE, payload=1, delay="1h", job_name="later"
     )
 
-with dag("bad_input"):
+with dag("invalid_argument"):
     ChasquiEnqueueOperator(
         task_id="send", queue_name=QUEUE, payload=1, delay=-5, retries=3, retry_delay=0.0
     )

@@ -1,4 +1,4 @@
-"""DAGs that treat dead letters, consume, and tell of themselves."""
+"""DAGs of test_dead_letter_operators.py. The tests pass parameters in the conf of the run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def square(job: Any) -> Any:
     return job.payload**2
 
 
-def plain(job: Any) -> None:
+def require_payload(job: Any) -> None:
     assert job.payload is not None
 
 
@@ -62,14 +62,18 @@ with DAG("consume_some", schedule=None, start_date=START):
         task_id="some", queue_name=QUEUE, handler=square, max_jobs=7, config=CONFIG
     )
     ChasquiConsumeOperator(
-        task_id="plain", queue_name=QUEUE, handler=plain, max_jobs=5, config=CONFIG
+        task_id="plain", queue_name=QUEUE, handler=require_payload, max_jobs=5, config=CONFIG
     )
 
 with DAG("consume_for_a_time", schedule=None, start_date=START):
     ChasquiConsumeOperator(
-        task_id="work", queue_name=QUEUE, handler=f"{__name__}:square", stop_when_empty=False,
-        max_duration=1, config=CONFIG,
-    )  # fmt: skip
+        task_id="work",
+        queue_name=QUEUE,
+        handler=f"{__name__}:square",
+        stop_when_empty=False,
+        max_duration="1s",
+        config=CONFIG,
+    )
 
 with DAG("lease", schedule=None, start_date=START):
 
@@ -79,8 +83,8 @@ with DAG("lease", schedule=None, start_date=START):
             leased.ack(*[lease["token"] for lease in leases])
         return [lease["payload"] for lease in leases]
 
-    taken = ChasquiConsumeOperator(task_id="take", queue_name=QUEUE, max_leases=3)
-    settle(taken.output, QUEUE)
+    leases = ChasquiConsumeOperator(task_id="lease", queue_name=QUEUE, max_leases=3)
+    settle(leases.output, QUEUE)
 
 
 with DAG("telling", schedule=None, start_date=START):

@@ -1,4 +1,4 @@
-// What Airflow's UI lends to its plugins at run time.
+// Modules that the Airflow UI provides at run time, and the import of CSS as text.
 declare module "react-router-dom" {
   import type { AnchorHTMLAttributes, ReactNode } from "react";
 

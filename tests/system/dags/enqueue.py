@@ -1,4 +1,4 @@
-"""DAGs that hand off jobs and wait for them in the triggerer."""
+"""DAGs that enqueue jobs and wait for them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ START = datetime(2026, 1, 1)
 QUEUE = "{{ dag_run.conf.queue }}"
 
 
-class DiesAfterSending(ChasquiEnqueueOperator):
-    """Its process is killed after the jobs are sent and before the task returns, once."""
+class KilledAfterSending(ChasquiEnqueueOperator):
+    """Operator whose first try is killed after the jobs were sent and before it returns."""
 
     def execute(self, context: Any) -> Any:
-        returned = super().execute(context)
+        result = super().execute(context)
         if context["ti"].try_number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return returned
+        return result
 
 
 with DAG("await_one", schedule=None, start_date=START):
@@ -49,7 +49,7 @@ with DAG("await_thousand", schedule=None, start_date=START):
     )
 
 with DAG("killed_task", schedule=None, start_date=START):
-    DiesAfterSending(
+    KilledAfterSending(
         task_id="send",
         queue_name=QUEUE,
         payloads=[1, 2, 3],
@@ -63,10 +63,10 @@ with DAG("cleared", schedule=None, start_date=START):
             task_id=on_retry, queue_name=QUEUE, payload=on_retry, on_retry=on_retry
         )
 
-with DAG("killed_by_hand", schedule=None, start_date=START):
+with DAG("failed_by_user", schedule=None, start_date=START):
     for deferrable in (True, False):
         ChasquiEnqueueOperator(
-            task_id="deferred" if deferrable else "here",
+            task_id="deferred" if deferrable else "in_process",
             queue_name=QUEUE,
             payloads=[1, 2],
             delay=timedelta(hours=1),

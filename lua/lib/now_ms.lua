@@ -1,3 +1,4 @@
+-- Return the server time in milliseconds.
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,4 +1,4 @@
-"""A run holds its messages until it is done with them: what fails comes back, nothing is stranded.
+"""A run leases messages and acks them at its end: messages of a failed run are delivered again.
 
 Try it: `chasqui add parcels '{"weight": 3}'`
 """
