@@ -33,7 +33,7 @@ def wait_until(
 
 
 async def wait_until_async(
-    condition: Callable[[], Any], seconds: float = 20, message: str = "", interval: float = 0.02
+    condition: Callable[[], Any], seconds: float = 20, message: str = "", interval: float = 0.01
 ) -> Any:
     """Return the first true value of a condition, which may be a coroutine function.
 
