@@ -24,6 +24,7 @@ from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.queue_flows import QueueFlows
 from airflow_provider_chasqui.core.repeat import SKIP, fire_all
+from airflow_provider_chasqui.core.resp import encode_command
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 
 NOW = 1_800_000_000_000
@@ -206,14 +207,16 @@ def _jobs(command: Any) -> int:
 def test_large_jobs_are_sent_in_several_steps():
     jobs = [NewJob("x" * 900_000) for _ in range(40)]
     sent = steps(flows().add_many(jobs), lambda step: [[True] * _jobs(command) for command in step])
-    sizes = [sum(len(arg) for command in step for arg in _args(command)) for step in sent]
+    sizes = [sum(map(_size, step)) for step in sent]
     assert len(sent) > 1
+    assert sum(sizes) > 40 * 900_000
     assert max(sizes) < 17 * 1024 * 1024
 
 
-def _args(command: Any) -> list[bytes]:
+def _size(command: Any) -> int:
+    """Return the number of bytes of a command."""
     command = command.native if isinstance(command, DialectCommand) else command
-    return [arg for arg in command.args if isinstance(arg, bytes)]
+    return len(command.args if isinstance(command.args, bytes) else encode_command(command.args))
 
 
 def test_an_event_that_cannot_be_written_does_not_fail_the_add():
