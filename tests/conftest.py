@@ -165,7 +165,6 @@ UNIT_TESTS = (
     "tests/rsmq/test_client.py",
     "tests/security/test_dependencies.py",
     "tests/security/test_no_code_from_data.py",
-    "tests/spark/test_encode.py",
     "tests/test_from_url.py",
     "tests/test_language.py",
     "tests/test_layers.py",
