@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
-
-if TYPE_CHECKING:
-    from airflow_provider_chasqui.redis_client.target import RedisTarget
+from typing import Any
 
 CONN_ID_OPTION = "--conn-id"
 _COMMAND_HELP = {
@@ -64,42 +60,9 @@ def run(args: Any) -> None:
 
     settings = ChasquiHook(args.conn_id).settings
     # The environment keeps the password out of the command line; child processes inherit it.
-    os.environ.update(target_environment(settings.target))
+    os.environ.update(settings.target.to_env())
     arguments = [args.subcommand, *args.arguments]
     if settings.dialect and "--dialect" not in arguments:
         index = arguments.index("--") if "--" in arguments else len(arguments)
         arguments[index:index] = ["--dialect", settings.dialect]
     entry_point(arguments)
-
-
-def target_environment(target: RedisTarget) -> dict[str, str]:
-    """Return the environment variables that configure the `chasqui` program for a server."""
-    mode = "+cluster" if target.cluster else "+sentinel" if target.sentinel_master else ""
-    scheme = f"{'rediss' if target.tls else 'redis'}{mode}"
-    nodes = ",".join(
-        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in target.nodes
-    )
-    path = [quote(target.sentinel_master, safe="")] if target.sentinel_master else []
-    path += [] if target.cluster else [str(target.db)]
-    query = {
-        "timeout": f"{target.timeout:g}",
-        "connect_timeout": f"{target.connect_timeout:g}",
-        "retries": str(target.retries),
-        "sentinel_username": target.sentinel_username,
-        "sentinel_password": target.sentinel_password,
-    }
-    if target.tls:
-        query |= {
-            "ssl_ca_certs": target.tls.ca_file,
-            "ssl_certfile": target.tls.cert_file,
-            "ssl_keyfile": target.tls.key_file,
-            "ssl_cert_reqs": "required" if target.tls.verify else "none",
-            "ssl_check_hostname": "true" if target.tls.check_hostname else "false",
-        }
-    parameters = urlencode({name: value for name, value in query.items() if value is not None})
-    environment = {"CHASQUI_URL": f"{scheme}://{nodes}/{'/'.join(path)}?{parameters}"}
-    if target.username:
-        environment["CHASQUI_USERNAME"] = target.username
-    if target.password:
-        environment["CHASQUI_PASSWORD"] = target.password
-    return environment

@@ -13,7 +13,7 @@ from tests.support.queue_scenarios import SCENARIOS, Scenario, open_queue, run_s
 from tests.support.redis_state import plain_client
 
 MAX_LEN = 100
-FULL = "[CMQ-300] the queue is full: it may hold 100 jobs; add workers or raise max_len"
+FULL = "[CMQ-300] the queue is full: max_len is 100 jobs; add workers or increase max_len"
 
 # The expected results by scenario and step. Steps whose result depends on the clock are compared
 # between the servers only, as are scenarios that are not listed.
@@ -36,7 +36,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "cancel_jobs": {
         "cancel generated id": "cancelled",
         "cancel given id": "cancelled",
-        "cancel again": "asked",
+        "cancel again": "requested",
         "state of the cancelled": "unknown",
         "state of the other": "delayed",
     },

@@ -1,4 +1,4 @@
-"""The files beside the code agree with it: registry, workflow, templates, changelog."""
+"""Tests that files beside the code agree with it: registry, workflow, templates, changelog."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ import pytest
 import yaml
 
 from demo.__main__ import NEXT
-from tests.test_site import classes
+from tests.test_site import airflow_classes
 
 ROOT = Path(__file__).parents[1]
+ISSUE_TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md"))
 
 
-def read(name: str) -> Any:
+def read_yaml(name: str) -> Any:
     return yaml.safe_load((ROOT / name).read_text("utf-8"))
 
 
-def listed() -> dict[str, str]:
-    rooms = [value for value in read(".airflow-registry.yaml").values() if isinstance(value, list)]
-    return {each["module"]: each["description"] for room in rooms for each in room}
+def registry_entries() -> dict[str, str]:
+    """Return the descriptions in the registry file, by the path of the class."""
+    registry = read_yaml(".airflow-registry.yaml")
+    sections = [value for value in registry.values() if isinstance(value, list)]
+    return {entry["module"]: entry["description"] for section in sections for entry in section}
 
 
 def test_the_registry_lists_every_class_once_with_a_description() -> None:
-    assert sorted(path.rpartition(".")[2] for path in listed()) == classes()
-    assert all(listed().values())
+    assert sorted(path.rpartition(".")[2] for path in registry_entries()) == airflow_classes()
+    assert all(registry_entries().values())
 
 
-@pytest.mark.parametrize("path", sorted(listed()))
-def test_what_the_registry_lists_is_there(path: str) -> None:
+@pytest.mark.parametrize("path", sorted(registry_entries()))
+def test_every_class_in_the_registry_exists(path: str) -> None:
     module, _, name = path.rpartition(".")
     assert isinstance(getattr(importlib.import_module(module), name), type)
 
 
 @pytest.mark.parametrize("command", [command for command, _ in NEXT])
-def test_what_the_demo_says_to_try_next_is_there(command: str) -> None:
+def test_the_commands_that_the_demo_suggests_exist(command: str) -> None:
     program, *words = command.split()
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M)
@@ -50,7 +53,7 @@ def test_what_the_demo_says_to_try_next_is_there(command: str) -> None:
 
 
 def test_the_workflow_names_servers_that_the_tests_know() -> None:
-    jobs = read(".github/workflows/tests.yml")["jobs"]
+    jobs = read_yaml(".github/workflows/tests.yml")["jobs"]
     fixtures = (ROOT / "tests" / "conftest.py").read_text()
     for server in jobs["server"]["strategy"]["matrix"]["server"]:
         assert f'"{server}"' in fixtures, server
@@ -58,8 +61,8 @@ def test_the_workflow_names_servers_that_the_tests_know() -> None:
     assert jobs["all"]["steps"][-1]["run"].endswith(".ci/run")
 
 
-def test_the_hooks_of_pre_commit_are_what_make_check_runs() -> None:
-    (repo,) = read(".pre-commit-config.yaml")["repos"]
+def test_the_pre_commit_hooks_run_the_programs_of_make_check() -> None:
+    (repo,) = read_yaml(".pre-commit-config.yaml")["repos"]
     programs = {hook["entry"].split()[0] for hook in repo["hooks"]}
     makefile = (ROOT / "Makefile").read_text()
     check = re.search(r"^check:.*\n((?:\t.*\n)+)", makefile, re.M)
@@ -67,16 +70,24 @@ def test_the_hooks_of_pre_commit_are_what_make_check_runs() -> None:
     assert programs == {f".venv/bin/{name}" for name in re.findall(r"\$\(BIN\)/(\w+)", check[1])}
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md")), ids=str
-)
-def test_an_issue_template_has_a_name_and_a_purpose(page: Path) -> None:
+@pytest.mark.parametrize("page", ISSUE_TEMPLATES, ids=lambda page: page.name)
+def test_an_issue_template_has_a_name_and_a_description(page: Path) -> None:
     _, head, body = page.read_text("utf-8").split("---\n", 2)
     assert {"name", "about"} <= set(yaml.safe_load(head))
     assert body.strip()
 
 
-def test_the_changelog_has_a_heading_for_the_wire() -> None:
+def test_every_release_in_the_changelog_has_a_wire_section() -> None:
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    for release in re.split(r"^## ", text, flags=re.M)[1:]:
+    releases = re.split(r"^## ", text, flags=re.M)[1:]
+    assert releases
+    for release in releases:
         assert "### Wire" in release
+
+
+def test_the_layout_table_lists_every_package() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    packages = {
+        init.parent.name for init in (ROOT / "airflow_provider_chasqui").glob("*/__init__.py")
+    }
+    assert [name for name in sorted(packages) if not re.search(rf"[`/]{name}/", text)] == []

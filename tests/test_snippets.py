@@ -1,9 +1,10 @@
-"""Every block of code in the README and in docs/ is run, or at least read by what would run it.
+"""Every code block in README, CONTRIBUTING and docs/ is executed, or at least parsed.
 
-A block of Python is *whole* if it has no ellipsis and every name in it comes from somewhere: from
-itself, from a whole block above it on the page, or from Python. Whole blocks are run, with
-redis://localhost standing for a server of the test; one that is not whole, or never ends, must say
-which other test runs it. Commands are read by the parser of the program that they call.
+A Python block is *complete* if it has no ellipsis and every name in it is defined: in the block
+itself, in a complete block above it on the page, or in Python. Complete blocks are executed;
+redis://localhost is replaced by the URL of a test server. A block that is not complete, or never
+ends, must be listed in `RUN_ELSEWHERE` with the test that executes it. Commands are parsed by the
+parser of the program that they call.
 """
 
 from __future__ import annotations
@@ -37,20 +38,21 @@ pytestmark = [pytest.mark.xdist_group("snippets"), pytest.mark.timeout(120)]
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-LOCAL = re.compile(r"redis://localhost(:6379)?(/0)?")
+LOCAL_URL = re.compile(r"redis://localhost(:6379)?(/0)?")
+LANGUAGES = {"python", "bash", "console", "sh", "yaml", "toml", "json", "ini", "text"}
 
-# Programs that are not ours: lines that call them are left to the reader.
-FOREIGN = {
-    "cd", "curl", "docker", "export", "generate", "git", "kubectl", "redis-cli", "source",
-    "systemctl",
-}  # fmt: skip
-# What runs until it is stopped, needs replicas or Spark, or a name that the reader has: the page,
-# a part of the block, and the test that runs it.
-ELSEWHERE = {
+# Programs of other projects; their arguments are not checked.
+FOREIGN_PROGRAMS = {
+    *("cd", "curl", "docker", "export", "generate", "git", "kubectl"),
+    *("redis-cli", "source", "systemctl"),
+}
+# Blocks that run until they are stopped, need replicas or Spark, or use names of the reader:
+# the page, a part of the block, and the test that executes the block.
+RUN_ELSEWHERE = {
     ("docs/workers.md", "consumer.run"): "tests/engine/test_docs.py",
     ("docs/metrics.md", "consumer.run"): "tests/engine/test_docs.py",
     ("docs/guarantees.md", "payments.charge"): "tests/engine/test_docs.py",
-    ("docs/guarantees.md", "Confirm(replicas"): "tests/redis_client/test_write_concern.py",
+    ("docs/guarantees.md", "WriteConcern(replicas"): "tests/redis_client/test_write_concern.py",
     ("docs/leases.md", "LeaseQueue("): "tests/rsmq/test_docs.py",
     ("docs/leases.md", "PartitionedQueue("): "tests/rsmq/test_docs.py",
     ("docs/spark.md", "df.write"): "tests/spark/test_docs.py",
@@ -73,11 +75,11 @@ class Block:
 
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text("utf-8")
-    for found in FENCE.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        indent = len(found[1])
-        code = "".join(row[indent:] for row in found[3].splitlines(keepends=True))
-        yield Block(str(page.relative_to(ROOT)), line, found[2], code)
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        indent = len(match[1])
+        code = "".join(row[indent:] for row in match[3].splitlines(keepends=True))
+        yield Block(str(page.relative_to(ROOT)), line, match[2], code)
 
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -86,13 +88,12 @@ COMMANDS = [block for block in BLOCKS if block.language in ("bash", "console", "
 DATA = [block for block in BLOCKS if block.language in ("yaml", "toml", "json", "ini")]
 
 
-def test_every_block_says_what_it_is() -> None:
-    known = {"python", "bash", "console", "sh", "yaml", "toml", "json", "ini", "text"}
-    assert [str(block) for block in BLOCKS if block.language not in known] == []
+def test_every_block_names_its_language() -> None:
+    assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_there_are_blocks_of_every_kind() -> None:
-    """A pattern that finds nothing would let everything pass."""
+def test_blocks_of_every_kind_are_found() -> None:
+    """A pattern that matches nothing would let all other tests pass."""
     assert len(PYTHON_PAGES) > 10
     assert len(COMMANDS) > 10
     assert len(DATA) > 3
@@ -101,13 +102,13 @@ def test_there_are_blocks_of_every_kind() -> None:
 # ---- Python
 
 
-def tree_of(block: Block) -> ast.Module:
+def parse_python(block: Block) -> ast.Module:
     return ast.parse(block.text, str(block))
 
 
-def is_whole(tree: ast.Module, known: set[str]) -> bool:
-    """Whether everything that the block uses is there."""
-    made, used = set(dir(builtins)) | known | {"__name__"}, set()
+def is_complete(tree: ast.Module, known_names: set[str]) -> bool:
+    """Return whether every name that the block uses is defined."""
+    defined, used = set(dir(builtins)) | known_names | {"__name__"}, set()
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=value) if value is ... or (
@@ -117,18 +118,18 @@ def is_whole(tree: ast.Module, known: set[str]) -> bool:
             case ast.Name(id=name, ctx=ast.Load()):
                 used.add(name)
             case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                made.add(name)
+                defined.add(name)
             case ast.ClassDef(name=name) | ast.arg(arg=name):
-                made.add(name)
+                defined.add(name)
             case ast.alias():
-                made.add((node.asname or node.name).partition(".")[0])
+                defined.add((node.asname or node.name).partition(".")[0])
             case ast.ExceptHandler(name=str(name)):
-                made.add(name)
-    return used <= made
+                defined.add(name)
+    return used <= defined
 
 
-def import_ours(tree: ast.Module) -> None:
-    """Carry out the imports from this package; one that is stale raises."""
+def check_imports(tree: ast.Module) -> None:
+    """Raise if the block imports a name from this package that does not exist."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("airflow_provider"):
             module = importlib.import_module(node.module or "")
@@ -136,54 +137,61 @@ def import_ours(tree: ast.Module) -> None:
                 assert hasattr(module, name.name), f"{node.module} has no {name.name}"
 
 
-def run(block: Block, space: dict[str, Any], url: str) -> None:
-    source = LOCAL.sub(url, block.text)
+def execute(block: Block, namespace: dict[str, Any], url: str) -> None:
+    source = LOCAL_URL.sub(url, block.text)
     code = compile(source, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if code.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(types.FunctionType(code, space)())
+        asyncio.run(types.FunctionType(code, namespace)())
     else:
-        exec(code, space)
+        exec(code, namespace)
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A server of their own: the pages name their queues themselves."""
+    """The URL of a server for these tests only, because the pages choose the queue names."""
     with RedisServer.start(valkey_binary()) as server:
         yield server.url
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES)
-def test_the_python_of_a_page_runs(page: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_blocks_of_a_page_run(
+    page: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow.sdk import DAG
 
     host, _, port = url.removeprefix("redis://").removesuffix("/0").partition(":")
     monkeypatch.setenv("AIRFLOW_CONN_CHASQUI_DEFAULT", f"chasqui://{host}:{port}/0")
     monkeypatch.setenv("CHASQUI_URL", url)
-    space: dict[str, Any] = {"__name__": "snippet"}
+    namespace: dict[str, Any] = {"__name__": "snippet"}
     for block in BLOCKS:
         if block.page != page or block.language != "python":
             continue
-        tree = tree_of(block)
-        import_ours(tree)
-        if elsewhere(block):
+        tree = parse_python(block)
+        check_imports(tree)
+        if runs_elsewhere(block):
             continue
-        assert is_whole(tree, set(space)), f"{block}: who runs this? It is not whole"
+        assert is_complete(tree, set(namespace)), (
+            f"{block} is not complete: define its names, or list it in RUN_ELSEWHERE"
+        )
         with DAG(f"snippet_{block.line}"):
-            run(block, space, url)
-    for each in space.values():
-        if isinstance(each, Queue | LeaseQueue | RsmqClient):
-            each.close()
+            execute(block, namespace, url)
+    for value in namespace.values():
+        if isinstance(value, Queue | LeaseQueue | RsmqClient):
+            value.close()
 
 
-def elsewhere(block: Block) -> bool:
-    return any(block.page == page and part in block.text for page, part in ELSEWHERE)
+def runs_elsewhere(block: Block) -> bool:
+    return any(block.page == page and part in block.text for page, part in RUN_ELSEWHERE)
 
 
-@pytest.mark.parametrize(("page", "part"), ELSEWHERE)
-def test_what_is_run_elsewhere_is_there_and_that_test_names_its_page(page: str, part: str) -> None:
+@pytest.mark.parametrize(("page", "part"), RUN_ELSEWHERE)
+def test_blocks_that_run_elsewhere_exist_and_their_test_names_the_page(
+    page: str, part: str
+) -> None:
     code = [block.text for block in BLOCKS if block.page == page and block.language == "python"]
     assert any(part in text for text in code)
-    assert page.rpartition("/")[2] in (ROOT / ELSEWHERE[page, part]).read_text("utf-8")
+    test_file = ROOT / RUN_ELSEWHERE[page, part]
+    assert page.rpartition("/")[2] in test_file.read_text("utf-8")
 
 
 # ---- Commands
@@ -199,14 +207,15 @@ def chasqui() -> Any:
 
 
 def parse(command: Any, words: list[str]) -> None:
-    """Let the command read its words, down to the last of its sub-commands, and run nothing."""
+    """Parse the words with the command and its sub-commands, without running anything."""
     context = command.make_context(command.name or "chasqui", list(words))
     if hasattr(command, "resolve_command"):
-        _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        parse(inner, rest)
+        arguments = [*context._protected_args, *context.args]
+        _, subcommand, remaining = command.resolve_command(context, arguments)
+        parse(subcommand, remaining)
 
 
-def lines(block: Block) -> Iterator[list[str]]:
+def command_lines(block: Block) -> Iterator[list[str]]:
     for line in block.text.replace("\\\n", " ").splitlines():
         for part in line.removeprefix("$ ").split(" | "):
             words = shlex.split(part, comments=True)
@@ -217,12 +226,10 @@ def lines(block: Block) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("block", COMMANDS, ids=str)
-def test_the_commands_can_be_read(block: Block) -> None:
+def test_the_commands_of_a_block_are_valid(block: Block) -> None:
     makefile = (ROOT / "Makefile").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    for program, *words in lines(block):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for program, *words in command_lines(block):
         match program.rpartition("/")[2]:
             case "chasqui":
                 parse(chasqui(), words)
@@ -232,17 +239,18 @@ def test_the_commands_can_be_read(block: Block) -> None:
                 for target in (word for word in words if "=" not in word):
                     assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
             case "pip":
-                wished = re.findall(r"airflow-provider-chasqui\[(.*?)\]", " ".join(words))
-                assert set(",".join(wished).split(",")) - {""} <= set(extras)
+                extras = re.findall(r"airflow-provider-chasqui\[(.*?)\]", " ".join(words))
+                unknown = set(",".join(extras).split(",")) - set(project["optional-dependencies"])
+                assert unknown <= {""}
             case "pytest":
                 assert all((ROOT / word).exists() for word in words if "/" in word), words
             case "python" | "python3":
                 assert words[0] == "-m", words
             case other:
-                assert other in FOREIGN, f"{block}: what is {other}?"
+                assert other in FOREIGN_PROGRAMS, f"{block}: unknown program {other}"
 
 
-INLINE = [
+INLINE_COMMANDS = [
     (str(page.relative_to(ROOT)), command)
     for page in (*PAGES, *sorted((ROOT / "example_dags").glob("*.py")))
     for command in re.findall(
@@ -252,8 +260,8 @@ INLINE = [
 ]
 
 
-@pytest.mark.parametrize(("page", "command"), INLINE)
-def test_a_command_in_the_middle_of_a_sentence_can_be_read(page: str, command: str) -> None:
+@pytest.mark.parametrize(("page", "command"), INLINE_COMMANDS)
+def test_a_command_within_a_sentence_is_valid(page: str, command: str) -> None:
     parse(chasqui(), shlex.split(command)[1:])
 
 
@@ -261,7 +269,7 @@ def test_a_command_in_the_middle_of_a_sentence_can_be_read(page: str, command: s
 
 
 @pytest.mark.parametrize("block", DATA, ids=str)
-def test_the_data_can_be_read(block: Block) -> None:
+def test_the_data_of_a_block_is_valid(block: Block) -> None:
     match block.language:
         case "yaml":
             assert all(list(yaml.safe_load_all(block.text)))

@@ -45,7 +45,7 @@ DlqIdsOption = Annotated[
 JobIdsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--job",
+        "--job-id",
         metavar="ID",
         rich_help_panel=_FILTER_PANEL,
         help="Filter by job id. Can be repeated.",
@@ -82,7 +82,7 @@ TextOption = Annotated[
 ]
 BatchIdOption = Annotated[
     str | None,
-    typer.Option("--batch", rich_help_panel=_FILTER_PANEL, help="Filter by batch id."),
+    typer.Option("--batch-id", rich_help_panel=_FILTER_PANEL, help="Filter by batch id."),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only report what would be changed.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
@@ -101,7 +101,7 @@ def peek(
     after: Annotated[
         str | None, typer.Option(metavar="ID", help="Continue after this dead letter.")
     ] = None,
-    newest_first: Annotated[bool, typer.Option("--newest", help="Newest first.")] = False,
+    newest_first: Annotated[bool, typer.Option("--newest-first", help="Newest first.")] = False,
     dlq_ids: DlqIdsOption = None,
     job_ids: JobIdsOption = None,
     reason: ReasonOption = None,

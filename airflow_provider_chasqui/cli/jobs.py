@@ -305,12 +305,14 @@ def cancel(
     server: Server,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs. Delayed jobs are removed; workers are asked to drop or stop other jobs."""
+    """Cancel jobs. Delayed jobs are removed; workers are requested to drop or stop other jobs."""
     with server.open_queue(queue_name) as queue:
         results = {job_id: queue.cancel(job_id) for job_id in job_ids}
     if as_json:
         output.print_json({"queue": queue_name, "cancelled": results})
         return
     for job_id, result in results.items():
-        text = "cancelled" if result == "cancelled" else "workers are asked to drop or stop it"
+        text = (
+            "cancelled" if result == "cancelled" else "requested: the workers will drop or stop it"
+        )
         output.print_line(f"{job_id}: {text}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
@@ -56,14 +55,6 @@ def check_batch_id(batch_id: str) -> str:
             f"not {batch_id!r}"
         )
     return batch_id
-
-
-def check_int(name: str, value: Any, minimum: int, maximum: int = 2**63 - 1) -> None:
-    """Raise `InvalidArgument` unless the value is an integer within the bounds."""
-    if type(value) is not int or not minimum <= value <= maximum:
-        raise InvalidArgument(
-            f"{name} must be an integer from {minimum} to {maximum}, not {value!r}"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_chasqui.core.event import Event, parse_event
+from airflow_provider_chasqui.core.resp import Arg
 
 R = TypeVar("R")
 
@@ -18,20 +19,6 @@ _MAX_EXACT_SCORE = 2.0**53
 
 # The classes below are not frozen although instances are never modified. An instance is created per
 # add, and a frozen dataclass is slower to create (see docs/performance.md).
-
-
-@dataclass(slots=True)
-class EncodedArgs:
-    """Arguments already encoded as RESP.
-
-    Used for bulk commands, where encoding each argument separately is too slow.
-    """
-
-    count: int
-    data: bytes | memoryview
-
-
-Arg = str | bytes | int | EncodedArgs
 
 
 @dataclass(slots=True)

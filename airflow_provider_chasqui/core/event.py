@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from airflow_provider_chasqui.core.resp import BULK, encode_args
+
 EVENT_NAMES = frozenset(
     {"waiting", "active", "completed", "failed", "retry-scheduled", "delayed", "dlq", "drained"}
 )
@@ -108,39 +110,34 @@ def encode_event(fields: Sequence[str | int]) -> EncodedEvent:
 
     :param fields: the fields as returned by `event_fields`.
     """
-    return len(fields) + 1, _encode_resp(len(fields), *fields)
+    return len(fields) + 1, encode_args(len(fields), *fields)
 
 
-def _encode_resp(*values: str | int) -> bytes:
-    encoded = [str(value).encode("utf-8", "surrogatepass") for value in values]
-    return b"".join(b"$%d\r\n%b\r\n" % (len(data), data) for data in encoded)
-
-
-_ID_AND_TS_FIELDS = b"$%d\r\n%b\r\n" + _encode_resp("ts") + b"%b"
-_JOB_NAME_FIELD = _encode_resp("n") + b"$%d\r\n%b\r\n"
-_ATTEMPT_FIELD = _encode_resp("attempt") + b"%b"
-_DURATION_FIELD = _encode_resp("duration_us") + b"%b"
-_WAITING_TEMPLATE = _encode_resp(6, "e", "waiting", "id") + _ID_AND_TS_FIELDS
-_ACTIVE_TEMPLATE = _encode_resp(8, "e", "active", "id") + _ID_AND_TS_FIELDS + _ATTEMPT_FIELD
+_ID_AND_TS_FIELDS = BULK + encode_args("ts") + b"%b"
+_JOB_NAME_FIELD = encode_args("n") + BULK
+_ATTEMPT_FIELD = encode_args("attempt") + b"%b"
+_DURATION_FIELD = encode_args("duration_us") + b"%b"
+_WAITING_TEMPLATE = encode_args(6, "e", "waiting", "id") + _ID_AND_TS_FIELDS
+_ACTIVE_TEMPLATE = encode_args(8, "e", "active", "id") + _ID_AND_TS_FIELDS + _ATTEMPT_FIELD
 _ACTIVE_NAMED_TEMPLATE = (
-    _encode_resp(10, "e", "active", "id") + _ID_AND_TS_FIELDS + _JOB_NAME_FIELD + _ATTEMPT_FIELD
+    encode_args(10, "e", "active", "id") + _ID_AND_TS_FIELDS + _JOB_NAME_FIELD + _ATTEMPT_FIELD
 )
 _COMPLETED_TEMPLATE = (
-    _encode_resp(10, "e", "completed", "id") + _ID_AND_TS_FIELDS + _ATTEMPT_FIELD + _DURATION_FIELD
+    encode_args(10, "e", "completed", "id") + _ID_AND_TS_FIELDS + _ATTEMPT_FIELD + _DURATION_FIELD
 )
 _COMPLETED_NAMED_TEMPLATE = (
-    _encode_resp(12, "e", "completed", "id")
+    encode_args(12, "e", "completed", "id")
     + _ID_AND_TS_FIELDS
     + _JOB_NAME_FIELD
     + _ATTEMPT_FIELD
     + _DURATION_FIELD
 )
-_RUN_TEMPLATE = _encode_resp(0) + b"$%d\r\n%b\r\n$%d\r\n%b\r\n%b%b%b%b"
+_RUN_TEMPLATE = encode_args(0) + BULK + BULK + b"%b%b%b%b"
 
 
 @lru_cache(maxsize=1024)
 def _encode_int(number: int) -> bytes:
-    return _encode_resp(number)
+    return encode_args(number)
 
 
 def encode_waiting(job_id: str, ts_ms: int) -> EncodedEvent:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_chasqui.core.command import Arg, Command, as_int, script_command
+from airflow_provider_chasqui.core.command import Command, as_int, script_command
 from airflow_provider_chasqui.core.errors import InvalidArgument, InvalidLeaseConfig
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import Lease, LeaseHandle
+from airflow_provider_chasqui.core.resp import Arg
 
 MAX_PARTITIONS = 4096
 

@@ -45,7 +45,7 @@ from airflow_provider_chasqui.core.repeat import MisfirePolicy, Repeat
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.core.validation import require_int
 
-CancelResult = Literal["cancelled", "asked"]
+CancelResult = Literal["cancelled", "requested"]
 
 
 class DeadLetterQuery(TypedDict, total=False):
@@ -247,7 +247,7 @@ class QueueFlows:
         if (yield from delayed.cancel(self.keys, job_id)):
             return "cancelled"
         yield from delayed.request_cancel(self.keys, job_id, self.clock())
-        return "asked"
+        return "requested"
 
     def reschedule(
         self, job_id: str, delay: timedelta | None, run_at: datetime | None

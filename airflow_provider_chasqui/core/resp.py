@@ -3,8 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from airflow_provider_chasqui.core.command import Arg, EncodedArgs
+CRLF = b"\r\n"
+# A template of one argument, to be formatted with its length and its bytes.
+BULK = b"$%d\r\n%b\r\n"
+
+
+@dataclass(slots=True)
+class EncodedArgs:
+    """Arguments already encoded as RESP.
+
+    Used for bulk commands, where encoding each argument separately is too slow.
+    """
+
+    count: int
+    data: bytes | memoryview
+
+
+Arg = str | bytes | int | EncodedArgs
+
+
+def bulk_template(content: bytes) -> bytes:
+    """Return a template of one argument whose content is itself a template.
+
+    :param content: the template of the content. The length of the content comes before its values.
+    """
+    return b"$%d\r\n" + content + CRLF
+
+
+def encode_args(*values: str | int) -> bytes:
+    """Return arguments in RESP, without the array header.
+
+    :param values: the arguments; integers are written in decimal.
+    """
+    encoded = [str(value).encode("utf-8", "surrogatepass") for value in values]
+    return b"".join(BULK % (len(data), data) for data in encoded)
+
+
+def array_header(count: int) -> bytes:
+    """Return the RESP header of a command with this number of arguments."""
+    return b"*%d\r\n" % count
+
 
 # The end of the previous argument and the length of the next one, for short arguments.
 _BULK_HEADERS = [b"\r\n$%d\r\n" % size for size in range(1024)]
@@ -49,7 +89,7 @@ def _encode_mixed(args: Sequence[Arg]) -> bytes:
             arg = arg.encode("utf-8", "surrogatepass")
         elif not isinstance(arg, bytes):
             arg = b"%d" % arg
-        parts.append(b"$%d\r\n%b\r\n" % (len(arg), arg))
+        parts.append(BULK % (len(arg), arg))
         count += 1
-    parts[0] = b"*%d\r\n" % count
+    parts[0] = array_header(count)
     return b"".join(parts)

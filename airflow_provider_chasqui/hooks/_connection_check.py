@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from airflow_provider_chasqui.core.command import Arg, as_raw, redis_command
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.errors import ChasquiError, ConnectionFailed, PermissionDenied
+from airflow_provider_chasqui.core.resp import Arg
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.queue import Queue

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_chasqui.core.codec import MAX_JOB_NAME_BYTES, encode_envelope
-from airflow_provider_chasqui.core.command import EncodedArgs
 from airflow_provider_chasqui.core.errors import InvalidArgument, PayloadTooLarge
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
+from airflow_provider_chasqui.core.resp import EncodedArgs
 from airflow_provider_chasqui.spark.options import WriteOptions
 
 _HEADER_TABLE_SIZE = 65536

@@ -18,7 +18,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from airflow_provider_chasqui.core.batch import MAX_PARTS
-from airflow_provider_chasqui.core.command import EncodedArgs
 from airflow_provider_chasqui.core.commands import dead_letters, staged_writes
 from airflow_provider_chasqui.core.commands.staged_writes import (
     StagedPart,
@@ -27,6 +26,7 @@ from airflow_provider_chasqui.core.commands.staged_writes import (
 )
 from airflow_provider_chasqui.core.errors import BatchConflict, InvalidArgument, StagedDataLost
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
+from airflow_provider_chasqui.core.resp import EncodedArgs
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 from airflow_provider_chasqui.spark.connection import open_queue

@@ -360,8 +360,8 @@ async def test_a_waiting_job_that_is_cancelled_never_starts(queue: AsyncQueue) -
     for job_id in ("normal", "cancelled"):
         await queue.add(1, job_id=job_id)
     await queue.add_batch([1, 2], batch_id="b")
-    assert await queue.cancel("cancelled") == "asked"
-    assert await queue.cancel("batch:b:0:1") == "asked"
+    assert await queue.cancel("cancelled") == "requested"
+    assert await queue.cancel("batch:b:0:1") == "requested"
     async with working(queue, handle):
         progress = await queue.wait_batch("b", timeout=timedelta(seconds=10))
         await wait_until_async(lambda: empty(queue))
@@ -434,7 +434,7 @@ async def test_a_running_job_is_cancelled(queue: AsyncQueue, kind: str) -> None:
     [job_id] = batch.job_ids()
     async with working(queue, endless if kind == "async" else endless_sync):
         await wait_until_async(started.is_set)
-        assert await queue.cancel(job_id) == "asked"
+        assert await queue.cancel(job_id) == "requested"
         progress = await queue.wait_batch("b", timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (0, 1)
     assert seen == [True]

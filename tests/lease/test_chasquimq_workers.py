@@ -41,12 +41,12 @@ def leases(native_server: Any, queue_name: str) -> Iterator[LeaseQueue]:
 def test_a_chasquimq_worker_claims_only_expired_leases(
     stream: Queue, leases: LeaseQueue, stock_worker: Any, native_server: Any
 ) -> None:
-    stream.add_many([{"payload": "kept"}, {"payload": "handed back"}, {"payload": "silent"}])
+    stream.add_many([{"payload": "kept"}, {"payload": "released"}, {"payload": "silent"}])
     kept, back, silent = leases.lease("me", 3)
     with leases.heartbeat(kept) as beat:
         worker = stock_worker(native_server.url, stream.name, IDLE)
         leases.nack(back)
-        assert worker.receive()["ran"] == "handed back"
+        assert worker.receive()["ran"] == "released"
         # This lease gets no heartbeat: the worker claims the job, and the ack is too late.
         assert worker.receive()["ran"] == "silent"
         with pytest.raises(LeaseLost):

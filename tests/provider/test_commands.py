@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from airflow_provider_chasqui.airflow_cli import target_environment
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.redis_client.target import RedisTarget, Tls, from_url
 from tests.conftest import Server
@@ -26,7 +25,7 @@ TARGETS = [
 
 @pytest.mark.parametrize("target", TARGETS, ids=["plain", "tls", "sentinel", "cluster"])
 def test_the_environment_of_the_cli_describes_the_server(target: RedisTarget) -> None:
-    environment = target_environment(target)
+    environment = target.to_env()
     parsed = from_url(
         environment["CHASQUI_URL"],
         username=environment.get("CHASQUI_USERNAME"),

@@ -75,8 +75,8 @@ def test_the_examples_of_the_leases_page_run(connected: Server) -> None:
     with LeaseQueue(f"emails-{unique}", connected.url) as leases:
         assert leases.stats().length == 0
         leases.produce(["x"])
-        tokens = names["take"].function()
-        names["done"].function(tokens)
+        tokens = names["lease_jobs"].function()
+        names["ack_jobs"].function(tokens)
         assert leases.stats().length == 0
         leases.delete()
     with PartitionedQueue(f"orders-{unique}", connected.url, partitions=16) as orders:
@@ -85,7 +85,11 @@ def test_the_examples_of_the_leases_page_run(connected: Server) -> None:
 
 def test_the_documented_acl_rules_are_sufficient(server: Server, namespace: str) -> None:
     page = (DOCS / "rsmq.md").read_text("utf-8")
-    rules = re.search(r"alone needs `([^`]+)`", page)[1].replace("rsmq:", f"{namespace}:").split()
+    rules = (
+        re.search(r"only uses RSMQ needs `([^`]+)`", page)[1]
+        .replace("rsmq:", f"{namespace}:")
+        .split()
+    )
     user = f"rsmq-{uuid.uuid4().hex[:8]}"
     with redis.Redis.from_url(server.url) as admin:
         admin.execute_command("ACL", "SETUSER", user, "on", ">secret", "resetkeys", *rules)

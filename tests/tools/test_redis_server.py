@@ -120,4 +120,4 @@ def test_the_command_reports_that_there_is_none(bare: dict[str, str]) -> None:
     )
     assert result.returncode == 1
     assert result.stdout == ""
-    assert "none on this machine" in result.stderr
+    assert "not found on this machine" in result.stderr

@@ -27,7 +27,6 @@ from airflow_provider_chasqui.core.chunking import (
 )
 from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_job_name
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     CommandFlow,
     DeferredCommand,
@@ -42,6 +41,7 @@ from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
 from airflow_provider_chasqui.core.job_encoder import build_envelopes
 from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.resp import Arg
 from airflow_provider_chasqui.core.retry import RetryPolicy
 
 _INT_FIELDS = frozenset(("total", "parts", "created"))

@@ -12,9 +12,9 @@ from typing import Any
 from airflow_provider_chasqui.core.batch import BATCH_TTL_MS, BatchPosition, parse_batch_job_id
 from airflow_provider_chasqui.core.codec import decode_envelope, decode_job_name
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     DialectCommand,
+    KeyIndexer,
     as_bool,
     as_bools,
     as_int,
@@ -27,6 +27,7 @@ from airflow_provider_chasqui.core.command import (
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import InvalidEntry, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.resp import Arg
 
 ParsedEntry = StreamEntry | InvalidEntry
 NO_SIZE_LIMIT = 2**62
@@ -181,14 +182,7 @@ def ack_with_results(
     :return: a command that returns, per entry, whether it was still pending.
     """
     key_names = [keys.stream]
-    key_numbers: dict[str, int] = {}
-
-    def key_number(name: str) -> int:
-        if name not in key_numbers:
-            key_names.append(name)
-            key_numbers[name] = len(key_names)
-        return key_numbers[name]
-
+    key_number = KeyIndexer(key_names).position
     part_keys: dict[tuple[str, int], tuple[int, int]] = {}
     args: list[Arg] = [group, BATCH_TTL_MS]
     for entry in completions:
@@ -276,15 +270,14 @@ def move_to_dlq(
     :return: a command that returns, per entry, whether it was still pending.
     """
     key_names = [keys.stream, keys.dlq]
+    indexer = KeyIndexer(key_names)
     args: list[Arg] = [group, max_dead_letters, BATCH_TTL_MS]
     for dead_letter in dead_letters:
         position = parse_batch_job_id(dead_letter.job_id)
         key_number = bit = 0
         if position:
             dead_bits = keys.batch_dead(position.batch_id, position.part)
-            if dead_bits not in key_names:
-                key_names.append(dead_bits)
-            key_number, bit = key_names.index(dead_bits) + 1, position.index
+            key_number, bit = indexer.position(dead_bits), position.index
         fields = dead_letter.fields()
         args += (dead_letter.entry_id, key_number, bit, len(fields), *fields)
     return script_command("move_to_dlq", as_bools, key_names, args)

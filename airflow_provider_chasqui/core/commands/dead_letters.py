@@ -15,7 +15,6 @@ from typing import Any
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
 from airflow_provider_chasqui.core.codec import decode_envelope, decode_job_name, encode_job
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     CommandFlow,
     as_int,
@@ -25,6 +24,7 @@ from airflow_provider_chasqui.core.command import (
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
 from airflow_provider_chasqui.core.job import DeadLetter
 from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.resp import Arg
 from airflow_provider_chasqui.core.stream_id import StreamId
 
 PAGE_SIZE = 500
@@ -90,7 +90,7 @@ def dead_lettered_at_ms(dead_letter: DeadLetter) -> int:
     """
     if dead_letter.failed_at_ms is not None:
         return dead_letter.failed_at_ms
-    return int(dead_letter.id.partition("-")[0])
+    return StreamId.parse(dead_letter.id).ms
 
 
 def parse_dead_letter(raw_entry: Sequence[Any]) -> DeadLetter:

@@ -24,7 +24,6 @@ from airflow_provider_chasqui.core.codec import (
     encode_envelope,
 )
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     CommandFlow,
     as_bool,
@@ -46,6 +45,7 @@ from airflow_provider_chasqui.core.repeat import (
     decode_repeat,
     encode_repeat,
 )
+from airflow_provider_chasqui.core.resp import Arg
 from airflow_provider_chasqui.core.validation import require_int
 
 PAGE_SIZE = 1000

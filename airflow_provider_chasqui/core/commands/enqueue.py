@@ -30,12 +30,10 @@ from airflow_provider_chasqui.core.codec import (
 )
 from airflow_provider_chasqui.core.command import (
     AnyCommand,
-    Arg,
     Command,
     CommandFlow,
     DeferredCommand,
     DialectCommand,
-    EncodedArgs,
     as_raw,
     redis_command,
     script_command,
@@ -50,6 +48,14 @@ from airflow_provider_chasqui.core.job import EnqueueResult, EnqueueResults, New
 from airflow_provider_chasqui.core.job_encoder import EncodedJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.payload import encode_payloads
+from airflow_provider_chasqui.core.resp import (
+    BULK,
+    Arg,
+    EncodedArgs,
+    array_header,
+    bulk_template,
+    encode_args,
+)
 
 # How long Redis remembers an IDMP id by default.
 IDEMPOTENCY_TTL_MS = 100_000
@@ -59,11 +65,11 @@ _ADDED_FLAG = ord("1")
 
 # The command of a single add as RESP. Encoding it in one step is faster than argument by argument
 # (see docs/performance.md).
-_XADD = (
-    b"*8\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$4\r\nIDMP\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n*\r\n"
-    b"$1\r\nd\r\n$%d\r\n%b\r\n"
+_XADD_ARGS = (
+    encode_args("XADD") + BULK + encode_args("IDMP") + BULK + BULK + encode_args("*", "d") + BULK
 )
-_XADD_NAMED = _XADD.replace(b"*8", b"*10", 1) + b"$1\r\nn\r\n$%d\r\n%b\r\n"
+_XADD = array_header(8) + _XADD_ARGS
+_XADD_NAMED = array_header(10) + _XADD_ARGS + encode_args("n") + BULK
 
 # The maximum size of an envelope with a ULID, without its payload.
 _MAX_ENVELOPE_OVERHEAD = 64
@@ -71,7 +77,7 @@ _MAX_ENVELOPE_OVERHEAD = 64
 _MAX_SIMPLE_PAYLOAD = MAX_CHUNK_BYTES // MAX_CHUNK_JOBS // 4
 _DEFAULT_OPTIONS = tuple(NewJob()[2:])
 # An envelope as a RESP argument, formatted in one step.
-_ENVELOPE_ARG = b"$%d\r\n\x94\xba%b%b%b%b\r\n"
+_ENVELOPE_ARG = bulk_template(b"\x94\xba%b%b%b%b")
 
 _BARRIER_TOKEN = "replication_barrier"
 _BARRIER_TTL_MS = 1000

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     CommandFlow,
-    EncodedArgs,
     as_event,
     as_int,
     as_last_generated_id,
@@ -20,6 +18,7 @@ from airflow_provider_chasqui.core.command import (
 from airflow_provider_chasqui.core.event import DEFAULT_MAX_EVENTS, EncodedEvent, Event
 from airflow_provider_chasqui.core.ids import ulid_timestamp_ms
 from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.resp import Arg, EncodedArgs
 
 PAGE_SIZE = 1000
 _TIMELINE_PAGE_SIZE = 2_000

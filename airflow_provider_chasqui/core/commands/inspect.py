@@ -16,7 +16,6 @@ from airflow_provider_chasqui.core.batch import parse_batch_job_id
 from airflow_provider_chasqui.core.codec import decode_envelope, decode_job_name
 from airflow_provider_chasqui.core.command import (
     AnyCommand,
-    Arg,
     Command,
     CommandFlow,
     DeferredCommand,
@@ -39,6 +38,7 @@ from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import Job, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.payload import decode_payload
+from airflow_provider_chasqui.core.resp import Arg
 
 R = TypeVar("R")
 

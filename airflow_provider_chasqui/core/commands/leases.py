@@ -11,7 +11,6 @@ from typing import Any
 from airflow_provider_chasqui.core.batch import BATCH_TTL_MS, parse_batch_job_id
 from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_job
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     CommandFlow,
     KeyIndexer,
@@ -34,6 +33,7 @@ from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument, Q
 from airflow_provider_chasqui.core.job import DeadLetter, InvalidEntry, Job, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import BlockedEntry, LeaseConfig, LeaseHandle, LeaseStats
+from airflow_provider_chasqui.core.resp import Arg
 from airflow_provider_chasqui.core.stream_id import StreamId
 
 STATUS_OK, TOO_MANY_IN_FLIGHT, TOO_MANY_UNACKNOWLEDGED = 0, 1, 2

@@ -18,7 +18,6 @@ from airflow_provider_chasqui.core import rsmq_types
 from airflow_provider_chasqui.core.batch import BATCH_TTL_MS, parse_batch_job_id
 from airflow_provider_chasqui.core.codec import encode_envelope, encode_job_name
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     CommandFlow,
     KeyIndexer,
@@ -41,6 +40,7 @@ from airflow_provider_chasqui.core.job_encoder import EncodedJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import Lease
 from airflow_provider_chasqui.core.payload import encode_payload
+from airflow_provider_chasqui.core.resp import Arg
 from airflow_provider_chasqui.core.rsmq_types import (
     RsmqKeys,
     RsmqMessage,

@@ -16,10 +16,8 @@ from typing import Any
 
 from airflow_provider_chasqui.core.batch import BATCH_TTL_MS
 from airflow_provider_chasqui.core.command import (
-    Arg,
     Command,
     CommandFlow,
-    EncodedArgs,
     as_int,
     as_pairs,
     redis_command,
@@ -27,6 +25,7 @@ from airflow_provider_chasqui.core.command import (
 )
 from airflow_provider_chasqui.core.errors import BatchConflict, StagedDataLost
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX, Keys
+from airflow_provider_chasqui.core.resp import Arg, EncodedArgs
 
 PUBLISH_CHUNK_ROWS = 1000
 _PUBLISH_CHUNK_BYTES = 4 * 1024 * 1024

@@ -34,6 +34,7 @@ from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.job import DeadLetter, Job
 from airflow_provider_chasqui.core.json_values import to_jsonable
 from airflow_provider_chasqui.core.repeat import RepeatStatus
+from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.plugins.api.settings import Settings
 from airflow_provider_chasqui.plugins.api.task_origin import batch_origin
 
@@ -103,7 +104,7 @@ def job_row(row: JobRow) -> dict[str, Any]:
         "state": row.state,
         "attempt": attempt_number(job),
         "created_at": job.created_at_ms if job else None,
-        "enqueued_at": int(row.entry_id.partition("-")[0]),
+        "enqueued_at": StreamId.parse(row.entry_id).ms,
         "consumer": row.consumer,
         "idle_ms": row.idle_ms,
         "deliveries": row.deliveries,
