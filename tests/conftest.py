@@ -21,7 +21,7 @@ from tools.redis_server import REDIS7, REDIS8, NotFound, Wanted, find, version_o
 # Airflow reads these when it is first imported, so they are set before any test module is imported.
 # Each test process has its own home directory, never the user's.
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
-_HOME = Path(__file__).parent.parent / ".cache" / "airflow" / _WORKER
+_HOME = Path(__file__).parents[1] / ".cache" / "airflow" / _WORKER
 os.environ["AIRFLOW_HOME"] = str(_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -54,19 +54,19 @@ ONE_OF_EACH = pytest.mark.parametrize("server", ["redis8-native", "valkey"], ind
 @pytest.fixture(scope="session")
 def redis86_binary() -> Path:
     """Redis 8.6 or newer. Its tests are skipped without it, unless CHASQUI_REQUIRE_SERVERS=1."""
-    binary, why = _find_binary(REDIS8)
+    binary, reason = _find_binary(REDIS8)
     if binary is None:
         if os.environ.get("CHASQUI_REQUIRE_SERVERS") == "1":
-            pytest.fail(f"CHASQUI_REQUIRE_SERVERS=1, but {why}")
-        pytest.skip(why)
+            pytest.fail(f"CHASQUI_REQUIRE_SERVERS=1, but {reason}")
+        pytest.skip(reason)
     return binary
 
 
 @pytest.fixture(scope="session")
 def redis7_binary() -> Path:
-    binary, why = _find_binary(REDIS7)
+    binary, reason = _find_binary(REDIS7)
     if binary is None:
-        pytest.skip(why)
+        pytest.skip(reason)
     return binary
 
 
@@ -138,46 +138,85 @@ def _server(request: pytest.FixtureRequest, name: str) -> Server:
     return Server(process.url, dialect)
 
 
-def _find_binary(wanted: Wanted) -> tuple[Path | None, str]:
+def _find_binary(version: Wanted) -> tuple[Path | None, str]:
     try:
-        binary = find(wanted)
+        binary = find(version)
     except NotFound as problem:
         return None, str(problem)
-    return binary, "" if binary else f"{wanted.label} was not found; run `make servers`"
+    return binary, "" if binary else f"{version.label} was not found; run `make servers`"
 
 
-# Tests that need no server and no other process: `pytest -m unit`.
+ROOT = Path(__file__).parents[1]
+# Tests that need no server: `pytest -m unit`. In these files, tests with a fixture of
+# SERVER_FIXTURES are left out.
 UNIT_TESTS = (
+    "tests/chaos/test_checker.py",
+    "tests/chaos/test_guarantees.py",
+    "tests/cli/test_handlers.py",
     "tests/core/",
+    "tests/engine/test_event_encoding.py",
+    "tests/engine/test_handlers.py",
+    "tests/lua/test_lua_contracts.py",
+    "tests/messages/test_message_filter.py",
+    "tests/redis_client/test_dialect.py",
+    "tests/redis_client/test_error_mapping.py",
     "tests/redis_client/test_retry.py",
     "tests/redis_client/test_target.py",
-    "tests/redis_client/test_error_mapping.py",
-    "tests/cli/test_handlers.py",
-    "tests/messages/test_message_filter.py",
-    "tests/test_layers.py",
+    "tests/rsmq/test_client.py",
+    "tests/security/test_dependencies.py",
+    "tests/security/test_no_code_from_data.py",
+    "tests/test_from_url.py",
     "tests/test_language.py",
+    "tests/test_layers.py",
     "tests/test_repo_consistency.py",
+    "tests/tools/test_async_to_sync.py",
+    "tests/wire/",
 )
+SERVER_FIXTURES = {
+    "native_server",
+    "own_binary",
+    "portable_server",
+    "redis7_binary",
+    "redis7_server",
+    "redis86_binary",
+    "redis86_server",
+    "server",
+    "valkey_server",
+}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m unit`, do not import other test modules: Airflow and Spark take seconds to load."""
+    if config.option.markexpr != "unit" or not collection_path.is_relative_to(ROOT):
+        return None
+    path = collection_path.relative_to(ROOT).as_posix()
+    if collection_path.is_dir():
+        path += "/"
+    needed = path.startswith(UNIT_TESTS) or any(unit.startswith(path) for unit in UNIT_TESTS)
+    return None if needed else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    root = Path(__file__).parents[1]
     for item in items:
-        if str(item.path.relative_to(root)).startswith(UNIT_TESTS):
+        path = item.path.relative_to(ROOT).as_posix()
+        fixtures = getattr(item, "fixturenames", ())
+        if path.startswith(UNIT_TESTS) and SERVER_FIXTURES.isdisjoint(fixtures):
             item.add_marker(pytest.mark.unit)
 
 
 def pytest_report_header() -> list[str]:
     lines = []
     for wanted in (REDIS8, REDIS7):
-        binary, why = _find_binary(wanted)
+        binary, reason = _find_binary(wanted)
         version = version_of(binary) if binary else None
-        lines.append(f"{wanted.label}: {'.'.join(map(str, version)) if version else why}")
+        lines.append(f"{wanted.label}: {'.'.join(map(str, version)) if version else reason}")
     return lines
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    _, why = _find_binary(REDIS8)
-    if why:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    _, reason = _find_binary(REDIS8)
+    if reason and config.option.markexpr != "unit":
         terminalreporter.section("NOT TESTED", red=True, bold=True)
-        terminalreporter.line(f"Every test of the native dialect was left out: {why}", red=True)
+        terminalreporter.line(f"All tests of the native dialect were skipped: {reason}", red=True)

@@ -18,7 +18,7 @@ from airflow_provider_chasqui.core.errors import (
 )
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.testing.embedded_server import EmbeddedServer, find_free_port
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 OWNER = """
 import sys, time
@@ -102,7 +102,7 @@ def test_the_server_ends_with_its_owner(
     owner.send_signal(signal_number)
     owner.wait()
     owner.stdout.close()
-    until(lambda: not listens(port), 10, "the end of the server")
+    wait_until(lambda: not listens(port), 10, "the end of the server")
     if persistent:  # the lock was released with the server, so the next one can start at once
         with EmbeddedServer(data_dir=folder) as server:
             assert listens(server.port)

@@ -20,7 +20,7 @@ from airflow_provider_chasqui.core.errors import BatchConflict, QueueFull
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.support.producers import add_unique, in_processes, send_batch
-from tests.support.proxy import Cut, Policy, Proxy
+from tests.support.proxy import Cut, CutPolicy, TcpProxy
 from tests.support.redis_state import plain_client
 
 HOUR = timedelta(hours=1)
@@ -46,7 +46,7 @@ def once(count: int) -> Counter[int]:
     return Counter(range(count))
 
 
-def cuts(seed: int, up: int, down: int, connections: int = 5) -> Policy:
+def cuts(seed: int, up: int, down: int, connections: int = 5) -> CutPolicy:
     """Cut the first connections after a random number of bytes, and no later one."""
     generator = random.Random(seed)
 
@@ -63,7 +63,7 @@ def cuts(seed: int, up: int, down: int, connections: int = 5) -> Policy:
 @pytest.mark.parametrize("seed", range(8))
 def test_single_adds_are_exact_when_the_connection_is_cut(server, client, queue_name, seed):
     with (
-        Proxy(server.url, cuts(seed, 2000, 80, 6)) as proxy,
+        TcpProxy(server.url, cuts(seed, 2000, 80, 6)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
         for i in range(20):
@@ -84,7 +84,7 @@ def test_a_bulk_of_ten_thousand_jobs_is_exact_when_the_connection_is_cut(
 ):
     jobs = [{"payload": i, "delay": HOUR if i % 2 else None} for i in range(10_000)]
     with (
-        Proxy(server.url, cuts(seed, 500_000, 5000)) as proxy,
+        TcpProxy(server.url, cuts(seed, 500_000, 5000)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
         results = queue.add_many(jobs)
@@ -97,7 +97,7 @@ def test_a_bulk_of_ten_thousand_jobs_is_exact_when_the_connection_is_cut(
 
 def test_the_jobs_of_one_call_keep_their_order(server, client, queue_name):
     with (
-        Proxy(server.url, cuts(7, 200_000, 3000)) as proxy,
+        TcpProxy(server.url, cuts(7, 200_000, 3000)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
         results = queue.add_many({"payload": i} for i in range(5000))
@@ -110,7 +110,7 @@ def test_the_jobs_of_one_call_keep_their_order(server, client, queue_name):
 def test_a_batch_is_exact_when_the_connection_is_cut(server, client, queue_name, seed, delay):
     options: dict[str, Any] = {} if delay is None else {"delay": delay}
     with (
-        Proxy(server.url, cuts(seed, 150_000, 60)) as proxy,
+        TcpProxy(server.url, cuts(seed, 150_000, 60)) as proxy,
         Queue(queue_name, proxy.url, dialect=server.dialect) as queue,
     ):
         assert queue.add_batch(range(3000), batch_id="b", **options).total == 3000
@@ -127,7 +127,7 @@ async def test_concurrent_adds_are_exact_when_their_replies_are_lost(server, cli
         # The first replies belong to the handshake. The reply to the add comes after them.
         return Cut("down", generator.randrange(8, 34)) if number < 300 else None
 
-    with Proxy(server.url, policy) as proxy:
+    with TcpProxy(server.url, policy) as proxy:
         async with AsyncQueue(queue_name, proxy.url, dialect=server.dialect) as queue:
             await asyncio.gather(*(queue.add(i) for i in range(250)))
             assert waiting(client, queue) == once(250)

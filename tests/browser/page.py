@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.support.plugin_site import PluginSite
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 60.0
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Browser:
                 return None
 
         try:
-            return until(check, TIMEOUT_S, description)  # type: ignore[return-value]
+            return wait_until(check, TIMEOUT_S, description)  # type: ignore[return-value]
         except AssertionError as error:
             raise AssertionError(f"{error}; text of the page:\n{self.text()}") from error
 

@@ -1,4 +1,4 @@
-"""Faults in a fleet: a replica is promoted, a slot moves, a node dies; the same checker judges."""
+"""Faults of several servers: a replica is promoted, a slot migrates, a node dies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from airflow_provider_chasqui import Confirm, QueueConfig
-from tests.chaos.harness.environment import Stage, play, wait_for
+from airflow_provider_chasqui import QueueConfig, WriteConcern
+from tests.chaos.harness.environment import TIMEOUT_S, Environment, run_scenario
 from tests.chaos.harness.plan import Fault, Scenario, draw
-from tests.chaos.test_faults import told
+from tests.chaos.test_faults import describe
 from tests.redis_client.conftest import admin
 from tests.redis_client.test_cluster import Cluster, started
 from tests.redis_client.test_sentinel import Fleet, fleet
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 __all__ = ["fleet"]  # the fixture
 
@@ -29,136 +30,159 @@ pytestmark = [
     pytest.mark.xdist_group("chaos-harness"),
 ]
 
-PATIENT = "timeout=3&connect_timeout=3&retries=60"
-CONFIRMED = QueueConfig(confirm=Confirm(1, wait=timedelta(milliseconds=500)))
+URL_OPTIONS = "timeout=3&connect_timeout=3&retries=60"
+ONE_REPLICA = QueueConfig(write_concern=WriteConcern(1, timeout=timedelta(milliseconds=500)))
 
 
-def scenario(seed: int, *special: str, seconds: float = 9) -> Scenario:
-    """Killed workers, and something special after the first of them and after the second."""
+def scenario(seed: int, *failovers: str, seconds: float = 9) -> Scenario:
+    """Return a scenario in which workers are killed and, in between, `failovers` happen."""
     drawn = draw(seed, seconds, kinds=("kill_worker", "kill_leader"))
     faults = list(drawn.faults)[:4]
-    for place, kind in enumerate(special):
-        faults.insert(2 * place + 1, Fault(kind, seconds / 4, 0.0, 0))
+    for number, kind in enumerate(failovers):
+        faults.insert(2 * number + 1, Fault(kind, seconds / 4, 0.0, 0))
     return replace(drawn, faults=tuple(faults))
 
 
-def promote_the_replica(stage: Stage, fleet: Fleet) -> None:
-    """The replica sleeps, cut off, while the master takes its last jobs; then the master dies."""
+def promote_the_replica(environment: Environment, fleet: Fleet) -> None:
+    """Suspend the replica while the master accepts its last jobs, then kill the master."""
     fleet.replica.pause()
-    # Else what the master sent would wait in the replica's socket.
-    stage.client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+    # Otherwise the replica would read the last writes from its socket when it continues.
+    environment.client.execute_command("CLIENT", "KILL", "TYPE", "replica")
     time.sleep(0.7)
     fleet.master.kill()
     fleet.replica.resume()
-    wait_for(lambda: all(names(each, fleet.replica) for each in fleet.sentinels), "no promotion")
+    wait_until(
+        lambda: all(reports_master(sentinel, fleet.replica) for sentinel in fleet.sentinels),
+        TIMEOUT_S,
+        "every sentinel reports the replica as master",
+    )
     with admin(fleet.replica, password="pw") as client:
-        wait_for(lambda: client.info("replication")["role"] == "master", "it does not take over")
-    stage.look_at(fleet.replica, password="pw")
+        wait_until(
+            lambda: client.info("replication")["role"] == "master",
+            TIMEOUT_S,
+            "the replica is a master",
+        )
+    environment.use_server(fleet.replica, password="pw")
 
 
-def names(sentinel: RedisServer, server: RedisServer) -> bool:
-    """Whether a sentinel takes this server for the master."""
+def reports_master(sentinel: RedisServer, server: RedisServer) -> bool:
+    """Return whether a sentinel reports this server as the master."""
     with admin(sentinel) as client:
         address = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
     return int(address[1]) == server.port
 
 
-def bring_back(old: RedisServer, master: RedisServer) -> None:
-    """The old one follows the new one, so that there is somebody again to confirm."""
+def restart_as_replica(old: RedisServer, master: RedisServer) -> None:
+    """Restart the old master as a replica of the new one, which then has a replica again."""
     old.restart()
     with admin(old, password="pw") as client:
 
-        def follows() -> bool:
-            now = client.info("replication")
-            if now["role"] == "master":
+        def replicates() -> bool:
+            replication = client.info("replication")
+            if replication["role"] == "master":
                 client.execute_command("REPLICAOF", "127.0.0.1", master.port)
-            return bool(now.get("master_link_status") == "up")
+            return bool(replication.get("master_link_status") == "up")
 
-        wait_for(follows, "it does not follow")
+        wait_until(replicates, TIMEOUT_S, "the old master replicates the new one")
 
 
 @pytest.fixture
-def sentinel_stage(fleet: Fleet, tmp_path: Path) -> Iterator[Stage]:
-    with Stage(fleet.master, "native", tmp_path, f"{fleet.url()}{PATIENT}") as stage:
-        stage.look_at(fleet.master, password="pw")
-        stage.hooks["failover"] = lambda: promote_the_replica(stage, fleet)
-        stage.hooks["bring back"] = lambda: bring_back(fleet.master, fleet.replica)
-        yield stage
+def sentinel_environment(fleet: Fleet, tmp_path: Path) -> Iterator[Environment]:
+    with Environment(
+        fleet.master, "native", tmp_path, f"{fleet.url()}{URL_OPTIONS}"
+    ) as environment:
+        environment.use_server(fleet.master, password="pw")
+        environment.hooks["failover"] = lambda: promote_the_replica(environment, fleet)
+        environment.hooks["restart"] = lambda: restart_as_replica(fleet.master, fleet.replica)
+        yield environment
 
 
-def test_what_was_confirmed_survives_a_promotion(sentinel_stage: Stage) -> None:
-    story = scenario(21, "failover", "bring back")
-    history, verdict = play(sentinel_stage, story, config=CONFIRMED)
-    assert not verdict.broken, told(history, verdict)
-    assert [fault.kind for fault in history.struck].count("failover") == 1
+def test_jobs_confirmed_by_a_replica_survive_its_promotion(
+    sentinel_environment: Environment,
+) -> None:
+    failover = scenario(21, "failover", "restart")
+    history, result = run_scenario(sentinel_environment, failover, config=ONE_REPLICA)
+    assert not result.violations, describe(history, result)
+    assert [fault.kind for fault in history.faults].count("failover") == 1
     acknowledged = [add for add in history.adds if add.outcome == "acked"]
     assert len(acknowledged) > 30
 
 
-def test_without_confirmation_a_promotion_loses_the_last_jobs(sentinel_stage: Stage) -> None:
-    """The control: the same failover, and the checker sees what Redis itself forgets."""
-    _, verdict = play(sentinel_stage, scenario(21, "failover"))
-    assert verdict.count("lost") > 0
+def test_without_a_write_concern_a_promotion_loses_the_last_jobs(
+    sentinel_environment: Environment,
+) -> None:
+    """Control test: after the same failover the checker detects the writes that Redis lost."""
+    _, result = run_scenario(sentinel_environment, scenario(21, "failover"))
+    assert result.count("lost") > 0
 
 
-def owner(cluster: Cluster, stage: Stage) -> RedisServer:
-    return cluster.owner(stage.queue_name)
+def owner(cluster: Cluster, environment: Environment) -> RedisServer:
+    return cluster.owner(environment.queue_name)
 
 
-def move_the_slot(stage: Stage, cluster: Cluster) -> None:
-    """Key by key, as redis-cli does: scripts that need several keys wait meanwhile."""
-    old = owner(cluster, stage)
-    new = next(each for each in cluster.nodes[:3] if each.port != old.port)
-    slot = key_slot(f"{{chasqui:{stage.queue_name}}}".encode())
-    with admin(old) as source, admin(new) as sink:
-        sink.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(old))
+def migrate_the_slot(environment: Environment, cluster: Cluster) -> None:
+    """Migrate the slot of the queue key by key, as redis-cli does.
+
+    Scripts that need several keys must wait until the migration ends.
+    """
+    old = owner(cluster, environment)
+    new = next(node for node in cluster.nodes[:3] if node.port != old.port)
+    slot = key_slot(f"{{chasqui:{environment.queue_name}}}".encode())
+    with admin(old) as source, admin(new) as target:
+        target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(old))
         source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(new))
         while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 5):
             source.execute_command("MIGRATE", "127.0.0.1", new.port, "", 0, 5000, "KEYS", *keys)
-        for each in (sink, source):
-            each.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
-    stage.look_at(new)
+        for node in (target, source):
+            node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
+    environment.use_server(new)
 
 
-def kill_the_node(stage: Stage, cluster: Cluster) -> None:
-    """Its replica takes over the slots."""
-    old = owner(cluster, stage)
+def kill_the_node(environment: Environment, cluster: Cluster) -> None:
+    """Kill the node of the queue; its replica becomes the owner of its slots."""
+    old = owner(cluster, environment)
     old.kill()
 
-    def taken_over() -> bool:
+    def has_new_owner() -> bool:
         try:
-            return owner(cluster, stage).port != old.port
+            return owner(cluster, environment).port != old.port
         except AssertionError:
             return False
 
-    wait_for(taken_over, "no replica takes over")
-    stage.look_at(owner(cluster, stage))
-    old.restart()  # it finds out by itself that it is a replica now
+    wait_until(has_new_owner, TIMEOUT_S, "a replica owns the slots of the killed node")
+    environment.use_server(owner(cluster, environment))
+    old.restart()  # the cluster makes it a replica
 
 
-def cluster_stage(cluster: Cluster, folder: Path) -> Stage:
-    stage = Stage(cluster.nodes[0], "native", folder, f"{cluster.url()}{PATIENT}")
-    stage.look_at(owner(cluster, stage))
-    stage.hooks["move"] = lambda: move_the_slot(stage, cluster)
-    stage.hooks["failover"] = lambda: kill_the_node(stage, cluster)
-    return stage
+def cluster_environment(cluster: Cluster, folder: Path) -> Environment:
+    environment = Environment(cluster.nodes[0], "native", folder, f"{cluster.url()}{URL_OPTIONS}")
+    environment.use_server(owner(cluster, environment))
+    environment.hooks["migrate"] = lambda: migrate_the_slot(environment, cluster)
+    environment.hooks["failover"] = lambda: kill_the_node(environment, cluster)
+    return environment
 
 
-def test_a_slot_that_moves_under_load_loses_and_doubles_nothing(
+def test_a_slot_migration_under_load_loses_and_duplicates_no_job(
     redis86_binary: Path, tmp_path: Path
 ) -> None:
-    with started(redis86_binary) as cluster, cluster_stage(cluster, tmp_path) as stage:
-        history, verdict = play(stage, scenario(31, "move", "move"))
-    assert not verdict.broken, told(history, verdict)
+    with (
+        started(redis86_binary) as cluster,
+        cluster_environment(cluster, tmp_path) as environment,
+    ):
+        history, result = run_scenario(environment, scenario(31, "migrate", "migrate"))
+    assert not result.violations, describe(history, result)
     assert all(add.outcome == "acked" for add in history.adds)
-    kinds: list[Any] = [fault.kind for fault in history.struck]
-    assert kinds.count("move") == 2
+    kinds: list[Any] = [fault.kind for fault in history.faults]
+    assert kinds.count("migrate") == 2
 
 
-def test_what_was_confirmed_survives_the_death_of_a_node(
+def test_jobs_confirmed_by_a_replica_survive_the_death_of_their_node(
     redis86_binary: Path, tmp_path: Path
 ) -> None:
-    with started(redis86_binary, replicas=3) as cluster, cluster_stage(cluster, tmp_path) as stage:
-        history, verdict = play(stage, scenario(32, "failover"), config=CONFIRMED)
-    assert not verdict.broken, told(history, verdict)
+    with (
+        started(redis86_binary, replicas=3) as cluster,
+        cluster_environment(cluster, tmp_path) as environment,
+    ):
+        history, result = run_scenario(environment, scenario(32, "failover"), config=ONE_REPLICA)
+    assert not result.violations, describe(history, result)
     assert len([add for add in history.adds if add.outcome == "acked"]) > 30

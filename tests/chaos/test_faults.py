@@ -1,4 +1,4 @@
-"""Random faults from fixed seeds: nothing is lost, nothing is doubled without a reason."""
+"""Random faults from fixed seeds: no job is lost, and none runs twice without a reason."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.harness.environment import Stage, play, wait_for
-from tests.chaos.harness.history import History, Verdict, explain, job_id_of
+from tests.chaos.harness.environment import TIMEOUT_S, Environment, run_scenario
+from tests.chaos.harness.history import CheckResult, History, explain, job_id_of
 from tests.chaos.harness.plan import Fault, draw
 from tests.support.servers import RedisServer, valkey_binary
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.chaos,
@@ -19,52 +20,53 @@ pytestmark = [
 ]
 
 
-def told(history: History, verdict: Verdict) -> str:
-    stories = [explain(history, ids[0]) for ids in verdict.broken.values()]
-    return "\n\n".join([str(verdict), *stories])
+def describe(history: History, result: CheckResult) -> str:
+    """Return the violations, with the timeline of one job per category."""
+    timelines = [explain(history, ids[0]) for ids in result.violations.values()]
+    return "\n\n".join([str(result), *timelines])
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("dialect", ["native", "portable"])
-def test_nothing_is_lost_and_nothing_is_doubled(
+def test_no_job_is_lost_or_duplicated_under_random_faults(
     request: pytest.FixtureRequest, tmp_path: Path, dialect: str, seed: int
 ) -> None:
     native = dialect == "native"
     binary = request.getfixturevalue("redis86_binary") if native else valkey_binary()
     with (
         RedisServer.start(binary, "--appendfsync", "always", aof=True) as server,
-        Stage(server, dialect, tmp_path) as stage,
+        Environment(server, dialect, tmp_path) as environment,
     ):
-        history, verdict = play(stage, draw(seed, seconds=11))
-    assert not verdict.broken, told(history, verdict)
-    assert len(history.struck) >= 10
+        history, result = run_scenario(environment, draw(seed, seconds=11))
+    assert not result.violations, describe(history, result)
+    assert len(history.faults) >= 10
     assert len({run.job_id for run in history.runs}) > 200
     assert sum(add.outcome == "acked" for add in history.adds) > 200
 
 
-def test_an_entry_that_somebody_copies_is_seen(tmp_path: Path) -> None:
-    """The control: the judge sees a real double among real workers."""
-    calm = replace(draw(3, seconds=3), faults=(Fault("copy", 0.5, 0.0, 0),))
+def test_the_checker_detects_a_copied_entry(tmp_path: Path) -> None:
+    """Control test: the checker detects a real duplicate among real workers."""
+    scenario = replace(draw(3, seconds=3), faults=(Fault("copy", 0.5, 0.0, 0),))
     with (
         RedisServer.start(valkey_binary()) as server,
-        Stage(server, "portable", tmp_path) as stage,
+        Environment(server, "portable", tmp_path) as environment,
     ):
-        stage.hooks["copy"] = lambda: copy_an_entry(stage)
-        _, verdict = play(stage, calm)
-    assert verdict.count("same attempt twice") == 1
-    assert verdict.count("lost") == 0
+        environment.hooks["copy"] = lambda: copy_an_entry(environment)
+        _, result = run_scenario(environment, scenario)
+    assert result.count("same attempt twice") == 1
+    assert result.count("lost") == 0
 
 
-def copy_an_entry(stage: Stage) -> None:
-    """Add a job that will end well a second time, under another entry id."""
-    ends_well = {wish.id for wish in draw(3, seconds=3).jobs if not (wish.fail or wish.die)}
-    stream = f"{{chasqui:{stage.queue_name}}}:stream"
+def copy_an_entry(environment: Environment) -> None:
+    """Add a job that will succeed a second time, under another entry id."""
+    succeeding = {spec.id for spec in draw(3, seconds=3).jobs if not (spec.fail or spec.die)}
+    stream = f"{{chasqui:{environment.queue_name}}}:stream"
 
-    def copied() -> bool:
-        for _, fields in stage.client.xrange(stream, count=50):
-            if job_id_of(fields[b"d"]) in ends_well:
-                stage.client.xadd(stream, fields)
+    def copy_one() -> bool:
+        for _, fields in environment.client.xrange(stream, count=50):
+            if job_id_of(fields[b"d"]) in succeeding:
+                environment.client.xadd(stream, fields)
                 return True
         return False
 
-    wait_for(copied, "no job waits")
+    wait_until(copy_one, TIMEOUT_S, "the stream has a job that will succeed", interval=0.05)

@@ -1,4 +1,4 @@
-"""Garbage under a queue's keys: a clear error or a letter, never a dead loop, nobody stuck."""
+"""Garbage under the keys of a queue causes a clear error or a dead letter, and no busy loop."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import Server
-from tests.engine.conftest import PUNCTUAL, until, working
+from tests.engine.conftest import PUNCTUAL, working
 from tests.support.redis_state import plain_client
 from tests.support.servers import RedisServer, valkey_binary
+from tests.support.waiting import wait_until_async
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
-SOON = timedelta(milliseconds=50)
-# Far more than a worker in trouble asks, far less than one that spins.
-CALM = 3000
+SHORT_DELAY = timedelta(milliseconds=50)
+# Commands per second: far more than a waiting worker sends, far fewer than a busy loop sends.
+MAX_COMMAND_RATE = 3000
 JUNK = [b"", b"\x00", b"\xff" * 40, b"\x05\x00\x00\x00ab", b"\x93\xc1", b"{}", b"a" * 5000]
 SCORES = ["-inf", "-1e300", "0", "1", "0.5"]
 
 
 @pytest.fixture(scope="module", params=["native", "portable"])
 def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Nobody else's commands may be counted here."""
+    """Start a server for this module alone, because the tests count its commands."""
     native = request.param == "native"
     binary = request.getfixturevalue("redis86_binary") if native else valkey_binary()
     with RedisServer.start(binary) as server:
@@ -57,36 +58,39 @@ def handler(ran: list[Any]) -> Any:
 
 
 def is_calm(client: Any, seconds: float = 1.0) -> bool:
+    """Return whether the server receives few commands."""
     before = client.info("stats")["total_commands_processed"]
     began = time.monotonic()
     time.sleep(seconds)
-    asked = client.info("stats")["total_commands_processed"] - before
-    return bool(asked / (time.monotonic() - began) < CALM)
+    commands = client.info("stats")["total_commands_processed"] - before
+    return bool(commands / (time.monotonic() - began) < MAX_COMMAND_RATE)
 
 
-WRONG = ("delayed", "dlq", "events", "repeat", "cancelled", "promoter_lock", "scheduler_lock")
+KEY_NAMES = ("delayed", "dlq", "events", "repeat", "cancelled", "promoter_lock", "scheduler_lock")
 
 
-@pytest.mark.parametrize("name", WRONG)
-async def test_a_key_of_another_type_stops_only_what_needs_it(
+@pytest.mark.parametrize("name", KEY_NAMES)
+async def test_a_key_of_the_wrong_type_stops_only_the_components_that_need_it(
     queue: AsyncQueue, client: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     key, ran = getattr(queue.keys, name), list[Any]()
-    client.rpush(key, "not ours")
+    client.rpush(key, "other data")
     async with working(queue, handler(ran), scheduler=PUNCTUAL):
         await queue.add("now")
-        await until(lambda: ran == ["now"])
-        # The read above does not need the key; whoever does says so, with the code, and waits.
-        await until(lambda: name == "cancelled" or "CMQ-301" in caplog.text)
+        await wait_until_async(lambda: ran == ["now"])
+        # The reader does not need the key. A component that needs it logs the error code and waits.
+        await wait_until_async(lambda: name == "cancelled" or "CMQ-301" in caplog.text)
         assert await asyncio.to_thread(is_calm, client)
-        assert client.lrange(key, 0, -1) == [b"not ours"]
+        assert client.lrange(key, 0, -1) == [b"other data"]
         client.delete(key)
-        await queue.add("later", delay=SOON)
+        await queue.add("later", delay=SHORT_DELAY)
         await queue.repeat("tick", Every(100), key="r", limit=2)
-        await until(lambda: sorted(ran) == ["later", "now", "tick", "tick"], 60)
+        await wait_until_async(lambda: sorted(ran) == ["later", "now", "tick", "tick"], 60)
 
 
-async def test_garbage_in_every_collection_stops_nobody(queue: AsyncQueue, client: Any) -> None:
+async def test_garbage_in_every_collection_stops_no_component(
+    queue: AsyncQueue, client: Any
+) -> None:
     keys, ran = queue.keys, list[Any]()
     for number, junk in enumerate(JUNK):
         client.zadd(keys.delayed, {junk + b"%d" % number: SCORES[number % len(SCORES)]})
@@ -103,16 +107,18 @@ async def test_garbage_in_every_collection_stops_nobody(queue: AsyncQueue, clien
         client.zadd(keys.cancelled, {junk: SCORES[number % len(SCORES)]})
     async with working(queue, handler(ran), scheduler=PUNCTUAL):
         await queue.add("now")
-        await queue.add("later", delay=SOON)
+        await queue.add("later", delay=SHORT_DELAY)
         await queue.repeat("tick", Every(100), key="good", limit=2)
-        await until(lambda: sorted(ran) == ["later", "now", "tick", "tick"], 60)
-        await until(lambda: client.zcard(keys.delayed) == 0 and client.xlen(keys.stream) == 0, 60)
+        await wait_until_async(lambda: sorted(ran) == ["later", "now", "tick", "tick"], 60)
+        await wait_until_async(
+            lambda: client.zcard(keys.delayed) == 0 and client.xlen(keys.stream) == 0, 60
+        )
         assert await asyncio.to_thread(is_calm, client)
-    # Nothing was dropped in silence: what was no job is a letter.
-    letters = await queue.dead_letters(limit=1000)
-    reasons = {letter.reason for letter in letters}
+    # Entries that are no jobs were not dropped: they became dead letters.
+    dead_letters = await queue.dead_letters(limit=1000)
+    reasons = {dead_letter.reason for dead_letter in dead_letters}
     assert {"malformed", "decode_failed"} <= reasons
-    assert len(letters) >= 4 * len(JUNK)
+    assert len(dead_letters) >= 4 * len(JUNK)
     await queue.depth()
     await queue.events(limit=1000)
     await queue.repeats(limit=1000)
@@ -121,7 +127,7 @@ async def test_garbage_in_every_collection_stops_nobody(queue: AsyncQueue, clien
     assert (await queue.depth()).dead == 0
 
 
-async def test_garbage_under_single_names_is_an_error_or_nothing(
+async def test_garbage_in_a_single_value_is_an_error_or_no_value(
     queue: AsyncQueue, client: Any
 ) -> None:
     keys = queue.keys
@@ -131,21 +137,25 @@ async def test_garbage_under_single_names_is_an_error_or_nothing(
         client.set(keys.watcher_state("default"), junk)
         client.delete(keys.batch("b"))
         client.hset(keys.batch("b"), mapping={"total": junk, "parts": junk, "sent:x": junk})
-        for ask in (
-            lambda: queue.result("j"), lambda: queue.progress("j"), lambda: queue.batch_progress("b"),
-            lambda: queue.watcher_status(), lambda: queue.job_status("j"), lambda: queue.dead_job_ids("b"),
-        ):  # fmt: skip
+        for read in (
+            lambda: queue.result("j"),
+            lambda: queue.progress("j"),
+            lambda: queue.batch_progress("b"),
+            lambda: queue.watcher_status(),
+            lambda: queue.job_status("j"),
+            lambda: queue.dead_job_ids("b"),
+        ):
             with suppress(ChasquiError):
-                await ask()
+                await read()
 
 
 @pytest.mark.parametrize("name", ["promoter_lock", "scheduler_lock"])
-async def test_a_lock_without_an_end_keeps_nobody_out_for_ever(
+async def test_a_lock_without_a_ttl_does_not_block_the_leader_election(
     queue: AsyncQueue, client: Any, name: str
 ) -> None:
-    client.set(getattr(queue.keys, name), "nobody")
+    client.set(getattr(queue.keys, name), "unknown")
     ran: list[Any] = []
     async with working(queue, handler(ran), scheduler=PUNCTUAL):
-        await queue.add("later", delay=SOON)
+        await queue.add("later", delay=SHORT_DELAY)
         await queue.repeat("tick", Every(100), key="r", limit=1)
-        await until(lambda: sorted(ran) == ["later", "tick"], 60)
+        await wait_until_async(lambda: sorted(ran) == ["later", "tick"], 60)

@@ -1,4 +1,4 @@
-"""What the fault harness found, each as a test of its own."""
+"""Errors that the fault harness found, one test each."""
 
 from __future__ import annotations
 
@@ -13,44 +13,52 @@ import pytest
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.chaos.harness.environment import Stage, wait_for
+from tests.chaos.harness.environment import TIMEOUT_S, Environment
 from tests.conftest import Server
-from tests.engine.conftest import until, working
+from tests.engine.conftest import working
 from tests.support.redis_state import plain_client
 from tests.support.servers import RedisServer, valkey_binary
+from tests.support.waiting import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(200)]
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def environment(tmp_path: Path) -> Iterator[Environment]:
     with (
         RedisServer.start(valkey_binary()) as server,
-        Stage(server, "portable", tmp_path) as made,
+        Environment(server, "portable", tmp_path) as environment,
     ):
-        yield made
+        yield environment
 
 
-def test_a_stop_while_a_killed_process_is_being_replaced_is_no_trouble(stage: Stage) -> None:
-    """The new process still imports and dies of SIGTERM; it holds nothing, so all is well."""
-    stage.start_workers(1)
-    (victim,) = stage.worker_pids()
+def test_the_supervisor_stops_cleanly_while_it_replaces_a_killed_process(
+    environment: Environment,
+) -> None:
+    """SIGTERM ends the new process during its imports. It has no jobs, so that is no failure."""
+    environment.start_workers(1)
+    (victim,) = environment.worker_pids()
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: stage.children() not in ([], [victim]), "no process takes its place")
-    stage.stop_workers()
+    wait_until(
+        lambda: environment.children() not in ([], [victim]),
+        TIMEOUT_S,
+        "the supervisor starts another process",
+        interval=0.05,
+    )
+    environment.stop_workers()
 
 
 @pytest.mark.parametrize("fixture", ["native_server", "portable_server"])
-async def test_a_failed_run_does_not_put_back_a_job_that_another_worker_took_over(
+async def test_a_failed_run_does_not_requeue_a_job_that_another_worker_claimed(
     request: pytest.FixtureRequest, fixture: str, queue_name: str
 ) -> None:
-    """It ran again beside the other, with the number of a run that had been."""
+    """Otherwise the job would run twice at the same time, with the same attempt number."""
     server: Server = request.getfixturevalue(fixture)
-    began, go_on = asyncio.Event(), asyncio.Event()
+    began, proceed = asyncio.Event(), asyncio.Event()
 
     async def handle(_: object) -> None:
         began.set()
-        await go_on.wait()
+        await proceed.wait()
         raise ValueError("too late")
 
     async with AsyncQueue(queue_name, server.url, dialect=server.dialect) as queue:
@@ -58,26 +66,25 @@ async def test_a_failed_run_does_not_put_back_a_job_that_another_worker_took_ove
             await queue.add("once", job_id="j")
             async with working(queue, handle) as consumer:
                 await asyncio.wait_for(began.wait(), 30)
-                [held] = client.xpending_range(queue.keys.stream, "default", "-", "+", 9)
-                other = ("default", "other", 0, [held["message_id"]])
-                client.xclaim(queue.keys.stream, *other)
-                go_on.set()
+                [entry] = client.xpending_range(queue.keys.stream, "default", "-", "+", 9)
+                client.xclaim(queue.keys.stream, "default", "other", 0, [entry["message_id"]])
+                proceed.set()
                 counts = consumer.metrics.counts
-                await until(lambda: counts["already_acked"] == 1)
+                await wait_until_async(lambda: counts["already_acked"] == 1)
                 assert client.zcard(queue.keys.delayed) == 0
-                [still] = client.xpending_range(queue.keys.stream, "default", "-", "+", 9)
-                assert still["consumer"] == b"other"
+                [entry] = client.xpending_range(queue.keys.stream, "default", "-", "+", 9)
+                assert entry["consumer"] == b"other"
 
 
-async def test_a_reader_without_room_waits_and_does_not_spin(
+async def test_a_reader_without_free_capacity_waits_and_does_not_spin(
     portable_server: Server, queue_name: str
 ) -> None:
-    """The keeper takes the read-ahead back while every worker is busy."""
+    """The prefetch is reduced to 0 while every handler is busy."""
     async with AsyncQueue(queue_name, portable_server.url) as queue:
-        desk = ConsumerState(queue, ConsumerConfig(concurrency=2))
-        desk.finished_runs = 100  # in no time, so that much is read ahead
-        assert await desk.wait_for_capacity() > 2
-        desk.reserve(2)
-        desk.prefetch = 0
+        state = ConsumerState(queue, ConsumerConfig(concurrency=2))
+        state.finished_runs = 100  # in a very short time, so the prefetch is large
+        assert await state.wait_for_capacity() > 2
+        state.reserve(2)
+        state.prefetch = 0
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(desk.wait_for_capacity(), 0.2)
+            await asyncio.wait_for(state.wait_for_capacity(), 0.2)

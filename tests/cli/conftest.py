@@ -19,7 +19,7 @@ import pytest
 
 from airflow_provider_chasqui.cli.main import run
 from tests.conftest import Server
-from tests.support.waiting import until as wait_until
+from tests.support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "airflow_provider_chasqui.cli"]
 TIMEOUT_S = 60.0

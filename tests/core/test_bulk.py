@@ -1,4 +1,4 @@
-"""The short way of a bulk writes the very bytes that the general way writes."""
+"""The fast path of add_many sends the same bytes as the general path."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ PAYLOADS = [None, 1, "ü" * 70, {"a": [1.5, b"\0\xff"]}, "x" * 500, list(range(9
 
 
 def sent_by(flow: CommandFlow[EnqueueResults]) -> tuple[list[Command[list[str]]], EnqueueResults]:
-    """What a flow sends, call by call, and what it returns."""
+    """Return the commands that a flow sends, and its result."""
     sent: list[Command[list[str]]] = []
-    answers = None
+    replies = None
     while True:
         try:
-            step = flow.send(answers)
+            step = flow.send(replies)
         except StopIteration as done:
             return sent, done.value
-        ops = [each.build() for each in step if isinstance(each, DeferredCommand)]
-        assert len(ops) == len(step)
-        sent += ops
-        answers = [op.parse(1) for op in ops]
+        commands = [command.build() for command in step if isinstance(command, DeferredCommand)]
+        assert len(commands) == len(step)
+        sent += commands
+        replies = [command.parse(1) for command in commands]
 
 
-def jobs_in(op: Command[list[str]]) -> list[tuple[bytes, bytes]]:
-    """Envelope and name of each job, as the script reads them."""
+def jobs_in(command: Command[list[str]]) -> list[tuple[bytes, bytes]]:
+    """Return the envelope and the name of each job, as the script reads them."""
     reader = hiredis.Reader()
-    reader.feed(encode_command(op.args))
-    _, *rest = reader.gets()
-    found = []
-    while rest:
-        name, count = rest[0], int(rest[1])
-        found += [(envelope, name) for envelope in rest[2 : 2 + count]]
-        rest = rest[2 + count :]
-    return found
+    reader.feed(encode_command(command.args))
+    _, *args = reader.gets()
+    jobs = []
+    while args:
+        name, count = args[0], int(args[1])
+        jobs += [(envelope, name) for envelope in args[2 : 2 + count]]
+        args = args[2 + count :]
+    return jobs
 
 
-def test_the_bytes_are_the_same() -> None:
+def test_both_paths_send_the_same_bytes() -> None:
     jobs = [NewJob(PAYLOADS[i % 7], "" if i % 3 else f"näme{i % 5}") for i in range(600)]
     config = QueueConfig()
     sent, added = sent_by(QueueFlows(KEYS, config, lambda: NOW).add_many(iter(jobs)))
-    assert [op.script for op in sent] == ["add_simple_jobs"] * -(-600 // MAX_CHUNK_JOBS)
-    assert len({op.keys[1] for op in sent}) == len(sent)
+    assert [command.script for command in sent] == ["add_simple_jobs"] * -(-600 // MAX_CHUNK_JOBS)
+    assert len({command.keys[1] for command in sent}) == len(sent)
     ids = iter(added.job_ids)
-    ready = [encode_new_job(job, config, NOW, lambda _: next(ids)) for job in jobs]
-    found = [job for op in sent for job in jobs_in(op)]
-    assert found == [(each.envelope, each.job_name) for each in ready]
+    encoded = [encode_new_job(job, config, NOW, lambda _: next(ids)) for job in jobs]
+    sent_jobs = [job for command in sent for job in jobs_in(command)]
+    assert sent_jobs == [(job.envelope, job.job_name) for job in encoded]
     assert added.job_ids == sorted(added.job_ids)
     assert added == [EnqueueResult(job_id, True) for job_id in added.job_ids]
 
 
-def test_what_became_of_a_bulk_reads_like_a_list() -> None:
+def test_the_results_of_add_many_behave_like_a_list() -> None:
     added = EnqueueResults(["a", "b", "c"], [True, False, True])
-    whole = [EnqueueResult("a", True), EnqueueResult("b", False), EnqueueResult("c", True)]
-    assert added == whole
-    assert repr(added) == repr(whole)
-    assert (len(added), added[1], added[-1]) == (3, whole[1], whole[2])
-    assert added[1:] == whole[1:]
+    expected = [EnqueueResult("a", True), EnqueueResult("b", False), EnqueueResult("c", True)]
+    assert added == expected
+    assert repr(added) == repr(expected)
+    assert (len(added), added[1], added[-1]) == (3, expected[1], expected[2])
+    assert added[1:] == expected[1:]
     assert EnqueueResult("b", False) in added
-    assert added != whole[:2]
-    first, *rest = added
-    assert [first, *rest] == whole
+    assert added != expected[:2]
+    first, *others = added
+    assert [first, *others] == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_what_became_of_a_bulk_reads_like_a_list() -> None:
         ([NewJob(1), NewJob("x" * 2_000_000)], PayloadTooLarge),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_sent(
+def test_an_invalid_job_is_rejected_before_anything_is_sent(
     jobs: list[NewJob], error: type[Exception]
 ) -> None:
     flow = QueueFlows(KEYS, QueueConfig(), lambda: NOW).add_many(jobs)
@@ -101,11 +101,11 @@ def test_what_is_wrong_is_said_before_anything_is_sent(
         (NewJob(3), QueueConfig(emit_enqueue_events=True)),
     ],
 )
-def test_jobs_of_which_more_is_said_go_the_general_way(last: NewJob, config: QueueConfig) -> None:
-    plain = [NewJob(1), NewJob(2, "n")]
-    assert isinstance(enqueue.extract_simple_jobs(plain, QueueConfig()), enqueue.SimpleJobs)
-    assert enqueue.extract_simple_jobs(iter([*plain, last, NewJob(4)]), config) == [
-        *plain,
+def test_jobs_with_more_options_use_the_general_path(last: NewJob, config: QueueConfig) -> None:
+    simple = [NewJob(1), NewJob(2, "n")]
+    assert isinstance(enqueue.extract_simple_jobs(simple, QueueConfig()), enqueue.SimpleJobs)
+    assert enqueue.extract_simple_jobs(iter([*simple, last, NewJob(4)]), config) == [
+        *simple,
         last,
         NewJob(4),
     ]

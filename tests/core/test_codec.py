@@ -1,4 +1,4 @@
-"""Bytes in and out: what is written is read, and nothing that is read can hurt."""
+"""Encoding and decoding: values survive a round trip, and arbitrary bytes do no harm."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ payloads = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(text, inner, max_size=5),
     max_leaves=20,
 )
-whole = st.none() | st.integers(0, U64_MAX)
+optional_u64 = st.none() | st.integers(0, U64_MAX)
 backoffs = st.builds(
     Backoff,
     st.sampled_from(["fixed", "exponential", "linear"]),
     st.integers(0, U64_MAX),
-    whole,
+    optional_u64,
     st.none() | st.floats(allow_nan=False),
-    whole,
+    optional_u64,
 )
 policies = st.none() | st.builds(
     RetryPolicy, st.none() | st.integers(0, U32_MAX), st.none() | backoffs
@@ -65,13 +65,13 @@ policies = st.none() | st.builds(
 
 
 @given(payloads)
-def test_payloads_come_back(payload):
+def test_payloads_survive_a_round_trip(payload):
     assert decode_payload(encode_payload(payload)) == payload
 
 
 @given(text, st.binary(max_size=70_000), st.integers(0, U64_MAX), st.integers(0, U32_MAX), policies)
 @example("x" * 70_000, b"", 0, 0, None)
-def test_envelopes_come_back_and_are_what_msgpack_would_write(job_id, body, at_ms, attempt, retry):
+def test_envelopes_survive_a_round_trip_and_are_valid_msgpack(job_id, body, at_ms, attempt, retry):
     raw = encode_envelope(job_id, body, at_ms, attempt, retry)
     job = decode_envelope(raw, "name")
     assert (job.id, job.body, job.created_at_ms, job.attempt) == (job_id, body, at_ms, attempt)
@@ -93,7 +93,7 @@ def test_envelopes_come_back_and_are_what_msgpack_would_write(job_id, body, at_m
 
 
 @given(text.filter(lambda name: len(name.encode()) <= MAX_JOB_NAME_BYTES), st.binary())
-def test_members_come_back(name, body):
+def test_delayed_members_survive_a_round_trip(name, body):
     raw = encode_delayed_member(encode_job_name(name), encode_envelope("id", body, 1))
     job = decode_delayed_member(raw)
     assert (job.name, job.id, job.body) == (name, "id", body)
@@ -120,12 +120,12 @@ bounds = st.none() | st.integers(0, U64_MAX)
         st.sampled_from([SKIP, FIRE_ONCE]) | st.builds(fire_all, st.integers(1, U32_MAX)),
     )
 )
-def test_repeats_come_back(repeat):
+def test_repeats_survive_a_round_trip(repeat):
     assert decode_repeat(encode_repeat(repeat)) == repeat
 
 
 @pytest.mark.parametrize("form", ["map", "seven", "nine"])
-def test_repeats_in_the_forms_that_chasquimq_takes(form):
+def test_repeats_are_read_in_every_form_that_chasquimq_reads(form):
     slots = ["k", "n", {"Every": [1000]}, b"\xc4\x01\xc0", 3, None, None, 0, "Skip"]
     names = ["key", "job_name", "pattern", "payload", "limit", "start_after_ms", "end_before_ms"]
     shape = {"map": dict(zip(names, slots, strict=False)), "seven": slots[:7], "nine": slots}[form]
@@ -133,25 +133,34 @@ def test_repeats_in_the_forms_that_chasquimq_takes(form):
 
 
 @pytest.mark.parametrize("slots", [[], [1] * 8, ["k", "n", {"Every": [0]}, b"\xc0", 0, 0, 0, 0]])
-def test_other_repeats_are_refused(slots):
+def test_other_forms_of_repeats_are_rejected(slots):
     with pytest.raises(DecodeError):
         decode_repeat(msgpack.packb(slots))
 
 
-class Unfriendly(dict):  # type: ignore[type-arg]
+class FailingDict(dict):  # type: ignore[type-arg]
     def items(self):
         raise RuntimeError("no")
 
 
-def endless() -> list:  # type: ignore[type-arg]
-    nest: list = []  # type: ignore[type-arg]
-    nest.append(nest)
-    return nest
+def recursive_list() -> list:  # type: ignore[type-arg]
+    items: list = []  # type: ignore[type-arg]
+    items.append(items)
+    return items
 
 
 @pytest.mark.parametrize(
     "payload",
-    [object(), {1, 2}, 2**64, -(2**63) - 1, "\ud800", {"a": "\udfff"}, endless(), Unfriendly(a=1)],
+    [
+        object(),
+        {1, 2},
+        2**64,
+        -(2**63) - 1,
+        "\ud800",
+        {"a": "\udfff"},
+        recursive_list(),
+        FailingDict(a=1),
+    ],
     ids=[
         "object",
         "set",
@@ -159,30 +168,30 @@ def endless() -> list:  # type: ignore[type-arg]
         "too small",
         "surrogate",
         "in a dict",
-        "endless",
-        "unfriendly",
+        "recursive list",
+        "failing dict",
     ],
 )
-def test_what_cannot_be_written_is_an_encode_error(payload):
-    with pytest.raises(EncodeError) as told:
+def test_a_payload_that_cannot_be_encoded_is_an_encode_error(payload):
+    with pytest.raises(EncodeError) as raised:
         encode_payload(payload)
-    assert told.value.code == "CMQ-002"
+    assert raised.value.code == "CMQ-002"
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "é" * 129, "\ud800", None, b"bytes", 3])
-def test_bad_names_are_refused(name):
+def test_invalid_job_names_are_rejected(name):
     with pytest.raises(InvalidArgument):
         encode_job_name(name)
 
 
-# What an attacker or an accident may have left on the server.
+# Bytes that an attacker or an accident may leave on the server.
 
 
 def _arrays(raw: bytes) -> bytes:
     return b"".join(b"\xdd" + len(raw).to_bytes(4, "big") for _ in range(len(raw) // 5))
 
 
-BOMBS = [
+HOSTILE_BYTES = [
     b"\x91" * 100_000,
     b"\x81" * 100_000,
     b"\xdd\xff\xff\xff\xff",
@@ -206,7 +215,7 @@ wire_bytes = (
     | payloads.map(msgpack.packb)
     | st.lists(payloads, min_size=2, max_size=10).map(msgpack.packb)
     | st.builds(
-        lambda raw, place, byte: raw[:place] + bytes([byte]) + raw[place + 1 :],
+        lambda raw, index, byte: raw[:index] + bytes([byte]) + raw[index + 1 :],
         st.just(
             encode_envelope("job", b"\x81\xa1a\x01", 1, 2, RetryPolicy(3, Backoff("fixed", 9)))
         ),
@@ -217,7 +226,7 @@ wire_bytes = (
 
 
 def read_without_harm(raw: bytes) -> None:
-    """Every reader answers or raises DecodeError, and soon."""
+    """Assert that every decoder returns a value or raises DecodeError within seconds."""
     began = time.thread_time()
     for decode in (decode_envelope, decode_delayed_member, decode_payload, decode_repeat):
         with suppress(DecodeError):
@@ -229,12 +238,12 @@ def read_without_harm(raw: bytes) -> None:
     ):
         assert isinstance(parse_entry(entry, 2**20), StreamEntry | InvalidEntry)
     for name in (b"d", b"attempts", b"failed_at", b"error", b"reason", b"source_id", b"n"):
-        found = parse_dead_letter([b"7-0", [name, raw]])
-        assert isinstance(found, DeadLetter)
-        assert dead_lettered_at_ms(found) >= 0
-    told = raw.decode("utf-8", "replace")
+        dead_letter = parse_dead_letter([b"7-0", [name, raw]])
+        assert isinstance(dead_letter, DeadLetter)
+        assert dead_lettered_at_ms(dead_letter) >= 0
+    text_value = raw.decode("utf-8", "replace")
     for field in ("ts", "attempt", "id", "e", "reason"):
-        parse_event("1-0", {field: told})
+        parse_event("1-0", {field: text_value})
     assert time.thread_time() - began < 5
 
 
@@ -244,16 +253,16 @@ def test_arbitrary_bytes_do_no_harm(raw):
     read_without_harm(raw)
 
 
-@pytest.mark.parametrize("raw", BOMBS, ids=lambda raw: f"{raw[:6].hex()}-{len(raw)}")
-def test_bombs_do_no_harm(raw):
+@pytest.mark.parametrize("raw", HOSTILE_BYTES, ids=lambda raw: f"{raw[:6].hex()}-{len(raw)}")
+def test_hostile_bytes_do_no_harm(raw):
     read_without_harm(raw)
 
 
-def test_numbers_longer_than_python_likes_to_read_do_no_harm():
+def test_numbers_over_the_digit_limit_of_python_do_no_harm():
     read_without_harm(b"9" * 100_000)
 
 
-anything = (
+slot_values = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), U64_MAX)
@@ -267,9 +276,9 @@ anything = (
 
 
 @settings(max_examples=500)
-@given(st.lists(anything, min_size=6, max_size=10), st.booleans())
-def test_arbitrary_specs_do_no_harm(slots, likely):
-    shape = ["k", "n", {"Every": [5]}, b"\xc0", *slots[:4], "Skip"] if likely else slots
+@given(st.lists(slot_values, min_size=6, max_size=10), st.booleans())
+def test_arbitrary_repeats_do_no_harm(slots, plausible):
+    shape = ["k", "n", {"Every": [5]}, b"\xc0", *slots[:4], "Skip"] if plausible else slots
     try:
         repeat = decode_repeat(msgpack.packb(shape))
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Cron and intervals: always in the future, on the second, and right on both days of the year."""
+"""Cron and intervals: fires are in the future, on the second, and correct at clock changes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from airflow_provider_chasqui.core.repeat import (
 
 MINUTE = timedelta(minutes=1)
 
-# Zones with the day on which their clocks change: by an hour, by half an hour, at midnight, twice
-# within five weeks, and the other way round of the year; and one that never changes.
+# Time zones and the days of their clock changes: by an hour, by half an hour, at midnight, twice
+# within five weeks, in the southern hemisphere. The last zone has no clock changes.
 CHANGES = [
     ("America/New_York", datetime(2027, 3, 14, tzinfo=UTC)),
     ("America/New_York", datetime(2027, 11, 7, tzinfo=UTC)),
@@ -42,32 +42,32 @@ CHANGES = [
 
 @cache
 def minutes(tz: str, day: datetime) -> list[tuple[datetime, datetime, bool, list[datetime]]]:
-    """Every minute of some days around a change: UTC, local, first of its kind, what it skips."""
-    walked = []
-    before = None
+    """Return every minute around a change: UTC, local, whether it is the first, skipped ones."""
+    result = []
+    previous = None
     for step in range(5 * 24 * 60):
         instant = day - timedelta(days=1) + step * MINUTE
         aware = instant.astimezone(ZoneInfo(tz))
         local = aware.replace(tzinfo=None, fold=0)
         skipped = []
-        while before and before + (len(skipped) + 1) * MINUTE < local:
-            skipped.append(before + (len(skipped) + 1) * MINUTE)
-        walked.append((instant, local, aware.fold == 0, skipped))
-        before = local
-    return walked
+        while previous and previous + (len(skipped) + 1) * MINUTE < local:
+            skipped.append(previous + (len(skipped) + 1) * MINUTE)
+        result.append((instant, local, aware.fold == 0, skipped))
+        previous = local
+    return result
 
 
 def brute_force(tz: str, day: datetime, base: datetime, hour: int | None, minute: int) -> datetime:
-    """The next fire, found by looking at every minute."""
+    """Return the next fire by checking every minute."""
 
-    def fits(local: datetime) -> bool:
+    def matches(local: datetime) -> bool:
         return local.minute == minute and hour in (None, local.hour)
 
     for instant, local, first, skipped in minutes(tz, day):
-        swallowed = hour is not None and any(map(fits, skipped))
-        if instant > base and ((fits(local) and (first or hour is None)) or swallowed):
+        skipped_match = hour is not None and any(map(matches, skipped))
+        if instant > base and ((matches(local) and (first or hour is None)) or skipped_match):
             return instant
-    raise AssertionError("no fire within the days that were looked at")
+    raise AssertionError("no fire within five days")
 
 
 def ms(instant: datetime) -> int:
@@ -78,19 +78,19 @@ bases = st.integers(0, 3 * 24 * 3600 * 1000 - 1)
 
 
 @given(st.sampled_from(CHANGES), bases, st.integers(0, 23), st.integers(0, 59))
-def test_a_fixed_local_time_fires_where_every_minute_was_looked_at(change, after, hour, minute):
+def test_a_fixed_local_time_fires_like_the_brute_force_search(change, after, hour, minute):
     tz, day = change
     base = day - timedelta(days=1) + timedelta(milliseconds=after)
-    found = Cron(f"{minute} {hour} * * *", tz).next_after(ms(base))
-    assert found == ms(brute_force(tz, day, base, hour, minute))
+    next_fire = Cron(f"{minute} {hour} * * *", tz).next_after(ms(base))
+    assert next_fire == ms(brute_force(tz, day, base, hour, minute))
 
 
 @given(st.sampled_from(CHANGES), bases, st.integers(0, 59))
-def test_a_minute_of_every_hour_fires_in_real_time(change, after, minute):
+def test_an_hourly_pattern_fires_like_the_brute_force_search(change, after, minute):
     tz, day = change
     base = day - timedelta(days=1) + timedelta(milliseconds=after)
-    found = Cron(f"{minute} * * * *", tz).next_after(ms(base))
-    assert found == ms(brute_force(tz, day, base, None, minute))
+    next_fire = Cron(f"{minute} * * * *", tz).next_after(ms(base))
+    assert next_fire == ms(brute_force(tz, day, base, None, minute))
 
 
 PATTERNS = [
@@ -111,7 +111,7 @@ PATTERNS = [
 
 
 @given(st.sampled_from(PATTERNS), st.sampled_from(CHANGES), bases)
-def test_fires_are_in_the_future_on_the_second_and_go_on(pattern, change, after):
+def test_fires_are_increasing_and_on_the_second(pattern, change, after):
     tz, day = change
     at_ms = ms(day - timedelta(days=1)) + after
     cron = Cron(pattern, tz)
@@ -120,20 +120,20 @@ def test_fires_are_in_the_future_on_the_second_and_go_on(pattern, change, after)
         fires.append(cron.next_after(fires[-1]))
     assert fires == sorted(set(fires))
     assert all(fire % 1000 == 0 for fire in fires[1:])
-    # Asked from anywhere before the next fire, the answer is the same.
+    # The result is the same from any time before the next fire.
     assert cron.next_after((at_ms + fires[1]) // 2) == fires[1] or fires[1] - at_ms < 2
     assert cron.next_after(fires[1] - 1) == fires[1]
     assert cron.next_aligned(at_ms, fires[5]) == fires[6]
 
 
 @given(st.integers(-(2**70), 2**70))
-def test_times_beyond_the_calendar_are_our_error(at_ms):
+def test_times_beyond_the_calendar_are_rejected(at_ms):
     for pattern in ("* * * * *", "0 5 * * *"):
         try:
-            found = Cron(pattern, "Europe/Paris").next_after(at_ms)
+            next_fire = Cron(pattern, "Europe/Paris").next_after(at_ms)
         except InvalidArgument:
             continue
-        assert found > at_ms
+        assert next_fire > at_ms
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_times_beyond_the_calendar_are_our_error(at_ms):
         ("Asia/Kolkata", 19800),
     ],
 )
-def test_zones(tz, offset):
-    moment = datetime(2027, 1, 1, tzinfo=parse_timezone(tz))
-    assert moment.utcoffset() == timedelta(seconds=offset)
+def test_time_zones_are_parsed(tz, offset):
+    instant = datetime(2027, 1, 1, tzinfo=parse_timezone(tz))
+    assert instant.utcoffset() == timedelta(seconds=offset)
 
 
 @pytest.mark.parametrize(
@@ -174,23 +174,23 @@ def test_zones(tz, offset):
         lambda: Every(2**60),
     ],
 )
-def test_what_never_fires_is_refused(make):
-    with pytest.raises(InvalidArgument) as told:
+def test_a_schedule_that_never_fires_is_rejected(make):
+    with pytest.raises(InvalidArgument) as raised:
         make()
-    assert told.value.code == "CMQ-004"
+    assert raised.value.code == "CMQ-004"
 
 
 @given(st.text(st.sampled_from("0123456789*/,-LW#?+HRSUNMONJAN @\x00é "), max_size=30))
 def test_arbitrary_expressions_do_no_harm(expression):
     try:
-        found = Cron(expression).next_after(1_800_000_000_000)
+        next_fire = Cron(expression).next_after(1_800_000_000_000)
     except InvalidArgument:
         return
-    assert found > 1_800_000_000_000
+    assert next_fire > 1_800_000_000_000
 
 
 @given(st.integers(1, 10**7), st.integers(0, 10**12), st.integers(0, 10**9))
-def test_an_interval_stays_on_its_grid(interval, first, late):
+def test_the_fires_of_an_interval_are_multiples_of_it(interval, first, late):
     every = Every(interval)
     upcoming = every.next_aligned(first, first + late)
     assert upcoming > first + late
@@ -207,7 +207,7 @@ policies = st.sampled_from([SKIP, FIRE_ONCE, fire_all(1), fire_all(5), fire_all(
     st.integers(0, 3_600_000),
     st.none() | st.integers(0, 3_600_000),
 )
-def test_what_is_due_was_due_and_what_comes_is_to_come(schedule, missed, late, end_after):
+def test_due_fires_are_in_the_past_and_the_next_fire_is_not(schedule, missed, late, end_after):
     score = schedule.next_after(1_800_000_000_000)
     now_ms = score + late
     end_ms = None if end_after is None else score + end_after
@@ -217,26 +217,26 @@ def test_what_is_due_was_due_and_what_comes_is_to_come(schedule, missed, late, e
     assert plan.next_fire_ms >= now_ms
     assert len(plan.fires_ms) <= max(1, min(missed.max_catchup or 1, MAX_CATCHUP_FIRES))
     if end_ms is not None:
-        assert all(fire <= end_ms for fire in plan.fires_ms), "fired after its end"
+        assert all(fire <= end_ms for fire in plan.fires_ms), "fired after the end of the repeat"
     if missed is FIRE_ONCE or late < 700:
         assert plan.fires_ms == (score,)
 
 
-def test_a_schedule_that_ends_fires_its_last_time():
+def test_a_schedule_with_an_end_fires_its_last_time():
     cron = Cron("0 0 0 1 1 * 2027")
     last = ms(datetime(2027, 1, 1, tzinfo=UTC))
     assert due_fires(Repeat("k", "", cron, b""), last, last + 50).fires_ms == (last,)
     assert due_fires(Repeat("k", "", cron, b""), last, last + 50).next_fire_ms == 0
 
 
-def test_a_repeat_that_would_end_before_it_begins_is_refused():
+def test_a_repeat_that_ends_before_its_first_fire_is_rejected():
     with pytest.raises(InvalidArgument):
         Repeat("k", "", Every(1000), b"", end_ms=5999).first_fire(5000)
     assert Repeat("k", "", Every(1000), b"", end_ms=6000).first_fire(5000) == 6000
     assert Repeat("k", "", Every(1000), b"", start_ms=9000).first_fire(5000) == 10_000
 
 
-def test_an_interval_may_be_given_as_a_span_of_time():
+def test_an_interval_can_be_a_timedelta():
     assert Every.from_timedelta(timedelta(minutes=1, milliseconds=5)) == Every(60_005)
     with pytest.raises(InvalidArgument):
         Every.from_timedelta(timedelta(0))

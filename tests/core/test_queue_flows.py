@@ -1,4 +1,4 @@
-"""Every bad request is refused with a sentence and a code before anything is sent."""
+"""Every invalid request is rejected with a message and a code before anything is sent."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.queue_flows import QueueFlows
 from airflow_provider_chasqui.core.repeat import SKIP, fire_all
+from airflow_provider_chasqui.core.resp import encode_command
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 
 NOW = 1_800_000_000_000
 SECOND = timedelta(seconds=1)
 
 
-def plan(**config: Any) -> QueueFlows:
+def flows(**config: Any) -> QueueFlows:
     return QueueFlows(Keys("q"), QueueConfig(**config), lambda: NOW)
 
 
 def add(**job: Any) -> Any:
-    return lambda: plan().add(NewJob(**job))
+    return lambda: flows().add(NewJob(**job))
 
 
 def repeat(**changes: Any) -> Any:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "payload": 1,
         "schedule": Every(1000),
         "job_name": "",
@@ -49,12 +50,12 @@ def repeat(**changes: Any) -> Any:
         "end": None,
         "misfire": SKIP,
     }
-    return lambda: plan().repeat(**(given | changes))
+    return lambda: flows().repeat(**(defaults | changes))
 
 
-BAD: dict[str, tuple[type[ChasquiError], Any]] = {
+INVALID: dict[str, tuple[type[ChasquiError], Any]] = {
     "payload": (EncodeError, add(payload=object())),
-    "too large": (PayloadTooLarge, lambda: plan(max_payload_bytes=100).add(NewJob("x" * 100))),
+    "too large": (PayloadTooLarge, lambda: flows(max_payload_bytes=100).add(NewJob("x" * 100))),
     "name too long": (InvalidArgument, add(job_name="é" * 129)),
     "name of bytes": (InvalidArgument, add(job_name=b"x")),
     "unpaired surrogate in the name": (InvalidArgument, add(job_name="\ud800")),
@@ -82,41 +83,41 @@ BAD: dict[str, tuple[type[ChasquiError], Any]] = {
         InvalidArgument,
         add(retry=RetryPolicy(3, Backoff("fixed", 1, None, float("inf")))),
     ),
-    "unknown field": (InvalidArgument, lambda: plan().add_many([{"payload": 1, "priority": 3}])),
-    "not a job": (InvalidArgument, lambda: plan().add_many([5])),
-    "not jobs": (InvalidArgument, lambda: plan().add_many(5)),
-    "one bad job of many": (EncodeError, lambda: plan().add_many([NewJob(1), NewJob({1})])),
-    "batch id": (InvalidArgument, lambda: plan().add_batch([1], "a:b", {})),
-    "batch id of bytes": (InvalidArgument, lambda: plan().add_batch([1], b"x", {})),
-    "batch payload": (EncodeError, lambda: plan().add_batch([1, object()], "b", {})),
-    "batch option": (InvalidArgument, lambda: plan().add_batch([1], "b", {"dedup_ttl": SECOND})),
-    "batch ttl": (InvalidArgument, lambda: plan().add_batch([1], "b", {"ttl": -SECOND})),
-    "batch ttl as a number": (InvalidArgument, lambda: plan().add_batch([1], "b", {"ttl": 5})),
-    "batch retry": (InvalidArgument, lambda: plan().add_batch([1], "b", {"retry": 3})),
-    "batch source": (InvalidArgument, lambda: plan().add_batch([1], "b", {"source": None})),
-    "part below 0": (InvalidArgument, lambda: plan().add_part("b", -1, [1], 0, {})),
-    "part too high": (InvalidArgument, lambda: plan().add_part("b", 100_000, [1], 0, {})),
-    "first below 0": (InvalidArgument, lambda: plan().add_part("b", 0, [1], -1, {})),
-    "index too high": (InvalidArgument, lambda: plan().add_part("b", 0, [1, 2], 2**32 - 1, {})),
-    "total below 0": (InvalidArgument, lambda: plan().finalize_batch("b", -1, 1, {})),
-    "too many parts": (InvalidArgument, lambda: plan().finalize_batch("b", 1, 10**9, {})),
-    "reschedule without a time": (InvalidArgument, lambda: plan().reschedule("x", None, None)),
+    "unknown field": (InvalidArgument, lambda: flows().add_many([{"payload": 1, "priority": 3}])),
+    "not a job": (InvalidArgument, lambda: flows().add_many([5])),
+    "not jobs": (InvalidArgument, lambda: flows().add_many(5)),
+    "one bad job of many": (EncodeError, lambda: flows().add_many([NewJob(1), NewJob({1})])),
+    "batch id": (InvalidArgument, lambda: flows().add_batch([1], "a:b", {})),
+    "batch id of bytes": (InvalidArgument, lambda: flows().add_batch([1], b"x", {})),
+    "batch payload": (EncodeError, lambda: flows().add_batch([1, object()], "b", {})),
+    "batch option": (InvalidArgument, lambda: flows().add_batch([1], "b", {"dedup_ttl": SECOND})),
+    "batch ttl": (InvalidArgument, lambda: flows().add_batch([1], "b", {"ttl": -SECOND})),
+    "batch ttl as a number": (InvalidArgument, lambda: flows().add_batch([1], "b", {"ttl": 5})),
+    "batch retry": (InvalidArgument, lambda: flows().add_batch([1], "b", {"retry": 3})),
+    "batch source": (InvalidArgument, lambda: flows().add_batch([1], "b", {"source": None})),
+    "part below 0": (InvalidArgument, lambda: flows().add_part("b", -1, [1], 0, {})),
+    "part too high": (InvalidArgument, lambda: flows().add_part("b", 100_000, [1], 0, {})),
+    "first below 0": (InvalidArgument, lambda: flows().add_part("b", 0, [1], -1, {})),
+    "index too high": (InvalidArgument, lambda: flows().add_part("b", 0, [1, 2], 2**32 - 1, {})),
+    "total below 0": (InvalidArgument, lambda: flows().finalize_batch("b", -1, 1, {})),
+    "too many parts": (InvalidArgument, lambda: flows().finalize_batch("b", 1, 10**9, {})),
+    "reschedule without a time": (InvalidArgument, lambda: flows().reschedule("x", None, None)),
     "reschedule over the maximum": (
         InvalidArgument,
-        lambda: plan().reschedule("x", timedelta(days=31), None),
+        lambda: flows().reschedule("x", timedelta(days=31), None),
     ),
     "unknown filter": (
         InvalidArgument,
-        lambda: plan().replay(None, None, False, {"color": "red"}),
+        lambda: flows().replay(None, None, False, {"unknown": "x"}),
     ),
-    "one id as ids": (InvalidArgument, lambda: plan().purge(None, False, {"ids": "1-0"})),
-    "age as a number": (InvalidArgument, lambda: plan().purge(None, False, {"older_than": 5})),
-    "max_replays 0": (InvalidArgument, lambda: plan().replay(None, 0, False, {})),
-    "limit below 0": (InvalidArgument, lambda: plan().replay(-1, None, False, {})),
-    "purge limit below 0": (InvalidArgument, lambda: plan().purge(-1, False, {})),
-    "dead letters below 0": (InvalidArgument, lambda: plan().dead_letters(-1, None, False, {})),
-    "dead below 0": (InvalidArgument, lambda: plan().failed_jobs("b", -1)),
-    "wait as a number": (InvalidArgument, lambda: plan().wait("x", 5)),
+    "one id as ids": (InvalidArgument, lambda: flows().purge(None, False, {"ids": "1-0"})),
+    "age as a number": (InvalidArgument, lambda: flows().purge(None, False, {"older_than": 5})),
+    "max_replays 0": (InvalidArgument, lambda: flows().replay(None, 0, False, {})),
+    "limit below 0": (InvalidArgument, lambda: flows().replay(-1, None, False, {})),
+    "purge limit below 0": (InvalidArgument, lambda: flows().purge(-1, False, {})),
+    "dead letters below 0": (InvalidArgument, lambda: flows().dead_letters(-1, None, False, {})),
+    "dead below 0": (InvalidArgument, lambda: flows().failed_jobs("b", -1)),
+    "wait as a number": (InvalidArgument, lambda: flows().wait("x", 5)),
     "repeat payload": (EncodeError, repeat(payload=object())),
     "repeat too large": (PayloadTooLarge, repeat(payload="x" * 2**20)),
     "repeat name": (InvalidArgument, repeat(job_name="x" * 257)),
@@ -131,14 +132,14 @@ BAD: dict[str, tuple[type[ChasquiError], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "ask"), BAD.values(), ids=BAD.keys())
-def test_a_bad_request_is_refused_before_anything_is_sent(kind, ask):
+@pytest.mark.parametrize(("kind", "request_flow"), INVALID.values(), ids=INVALID.keys())
+def test_an_invalid_request_is_rejected_before_anything_is_sent(kind, request_flow):
     codes = {InvalidArgument: "CMQ-004", EncodeError: "CMQ-002", PayloadTooLarge: "CMQ-023"}
-    with pytest.raises(kind) as told:
-        next(ask())
-    assert type(told.value) is kind
-    assert told.value.code == codes[kind]
-    assert str(told.value).startswith(f"[{codes[kind]}] ")
+    with pytest.raises(kind) as raised:
+        next(request_flow())
+    assert type(raised.value) is kind
+    assert raised.value.code == codes[kind]
+    assert str(raised.value).startswith(f"[{codes[kind]}] ")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_a_bad_request_is_refused_before_anything_is_sent(kind, ask):
         lambda: fire_all(2**32),
     ],
 )
-def test_bad_settings_are_refused(make):
+def test_invalid_settings_are_rejected(make):
     with pytest.raises(InvalidArgument):
         make()
 
@@ -172,61 +173,66 @@ def test_the_limits_themselves_are_allowed():
         NewJob(job_id="x", dedup_ttl=timedelta(milliseconds=1)),
         NewJob(retry=RetryPolicy(0, Backoff("fixed", 0))),
     ):
-        assert next(plan().add(job))
+        assert next(flows().add(job))
 
 
-def steps(flow: Any, answers: Any) -> list[Any]:
-    """Run a flow against canned answers and return the steps that it took."""
-    taken = []
+def steps(flow: Any, reply_to: Any) -> list[Any]:
+    """Run a flow with prepared replies and return its steps."""
+    sent = []
     try:
         step = next(flow)
         while True:
-            taken.append(step)
-            answer = answers(step)
-            step = flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
+            sent.append(step)
+            reply = reply_to(step)
+            step = flow.throw(reply) if isinstance(reply, Exception) else flow.send(reply)
     except StopIteration:
-        return taken
+        return sent
 
 
-def test_ten_thousand_jobs_of_every_kind_are_one_pipeline():
+def test_ten_thousand_immediate_and_delayed_jobs_are_one_pipeline():
     jobs = [NewJob(i, delay=SECOND if i % 2 else None) for i in range(10_000)]
-    [pipeline] = steps(plan().add_many(jobs), lambda step: [[True] * _jobs(op) for op in step])
+    [pipeline] = steps(
+        flows().add_many(jobs), lambda step: [[True] * _jobs(command) for command in step]
+    )
     assert len(pipeline) == 40
 
 
-def _jobs(op: Any) -> int:
-    op = op.native if isinstance(op, DialectCommand) else op
-    if op.script is None:
+def _jobs(command: Any) -> int:
+    command = command.native if isinstance(command, DialectCommand) else command
+    if command.script is None:
         return 1
-    return (len(op.args) - 2) // 3 if op.script == "add" else (len(op.args) - 1) // 4
+    return (len(command.args) - 2) // 3 if command.script == "add" else (len(command.args) - 1) // 4
 
 
-def test_large_jobs_travel_in_small_pieces():
+def test_large_jobs_are_sent_in_several_steps():
     jobs = [NewJob("x" * 900_000) for _ in range(40)]
-    taken = steps(plan().add_many(jobs), lambda step: [[True] * _jobs(op) for op in step])
-    sizes = [sum(len(arg) for op in step for arg in _args(op)) for step in taken]
-    assert len(taken) > 1
+    sent = steps(flows().add_many(jobs), lambda step: [[True] * _jobs(command) for command in step])
+    sizes = [sum(map(_size, step)) for step in sent]
+    assert len(sent) > 1
+    assert sum(sizes) > 40 * 900_000
     assert max(sizes) < 17 * 1024 * 1024
 
 
-def _args(op: Any) -> list[bytes]:
-    op = op.native if isinstance(op, DialectCommand) else op
-    return [arg for arg in op.args if isinstance(arg, bytes)]
+def _size(command: Any) -> int:
+    """Return the number of bytes of a command."""
+    command = command.native if isinstance(command, DialectCommand) else command
+    return len(command.args if isinstance(command.args, bytes) else encode_command(command.args))
 
 
 def test_an_event_that_cannot_be_written_does_not_fail_the_add():
-    flow = plan(emit_enqueue_events=True).add(NewJob(1, job_id="x"))
+    flow = flows(emit_enqueue_events=True).add(NewJob(1, job_id="x"))
     next(flow)
-    announcement = flow.send([[True]])
-    assert announcement.script == "emit"
+    event_command = flow.send([[True]])
+    assert event_command.script == "emit"
     with pytest.raises(StopIteration) as done:
-        flow.throw(ConnectionFailed("gone"))
+        flow.throw(ConnectionFailed("closed"))
     assert done.value.value == ("x", True)
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 7), st.integers(1, 100))
-def test_pieces_leave_nothing_out_and_keep_to_their_size(items, most, most_bytes):
-    runs = list(chunked(items, lambda item: item, most, most_bytes))
-    assert [item for run in runs for item in run] == items
-    assert all(run for run in runs)
-    assert all(len(run) <= most and (sum(run) <= most_bytes or len(run) == 1) for run in runs)
+def test_chunks_contain_every_item_and_respect_their_limits(items, max_items, max_bytes):
+    chunks = list(chunked(items, lambda item: item, max_items, max_bytes))
+    assert [item for chunk in chunks for item in chunk] == items
+    assert all(chunks)
+    assert all(len(chunk) <= max_items for chunk in chunks)
+    assert all(sum(chunk) <= max_bytes or len(chunk) == 1 for chunk in chunks)

@@ -1,4 +1,4 @@
-"""How often, and after how long."""
+"""Retry policies: the number of attempts and the delays between them."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from airflow_provider_chasqui.core.retry import (
     RetryPolicy,
 )
 
-WORKER = RetryDefaults()
+DEFAULTS = RetryDefaults()
 
 
-def waits(backoff: Backoff | None, count: int, draw: float = 0.0) -> list[int]:
+def delays(backoff: Backoff | None, count: int, draw: float = 0.0) -> list[int]:
     policy = RetryPolicy(None, backoff)
-    return [WORKER.backoff_ms(policy, retry, draw) for retry in range(1, count + 1)]
+    return [DEFAULTS.backoff_ms(policy, retry, draw) for retry in range(1, count + 1)]
 
 
-def test_without_a_wish_the_worker_doubles_from_a_tenth_of_a_second_to_half_a_minute():
-    assert waits(None, 11) == [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]
-    assert WORKER.backoff_ms(None, 1, 0.5) == 150
+def test_the_default_delay_doubles_from_100_ms_to_30_s():
+    assert delays(None, 11) == [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]
+    assert DEFAULTS.backoff_ms(None, 1, 0.5) == 150
 
 
-def test_a_fixed_delay_is_kept_as_it_was_given():
-    """1.3.0 caps it at 30 s and adds up to 99 ms."""
-    assert waits(Backoff.fixed(timedelta(minutes=5)), 3, 0.99) == [300_000] * 3
-    assert waits(Backoff("fixed", 1000, jitter_ms=100), 1, 0.5) == [1050]
-    assert waits(Backoff("fixed", 1000, max_delay_ms=10), 1) == [10]
+def test_a_fixed_delay_is_used_unchanged():
+    """ChasquiMQ 1.3.0 limits it to 30 s and adds up to 99 ms."""
+    assert delays(Backoff.fixed(timedelta(minutes=5)), 3, 0.99) == [300_000] * 3
+    assert delays(Backoff("fixed", 1000, jitter_ms=100), 1, 0.5) == [1050]
+    assert delays(Backoff("fixed", 1000, max_delay_ms=10), 1) == [10]
 
 
-def test_an_exponential_delay_grows_by_its_own_factor_to_its_own_cap():
+def test_an_exponential_delay_grows_by_its_multiplier_to_its_maximum():
     slow = Backoff.exponential(
         timedelta(seconds=1), multiplier=3, max_delay=timedelta(seconds=20), jitter=timedelta(0)
     )
-    assert waits(slow, 5) == [1000, 3000, 9000, 20_000, 20_000]
+    assert delays(slow, 5) == [1000, 3000, 9000, 20_000, 20_000]
 
 
-def test_jitter_does_not_carry_a_delay_past_its_cap():
+def test_jitter_does_not_exceed_the_maximum_delay():
     backoff = Backoff("exponential", 1000, 1500, 2.0, 1000)
-    assert waits(backoff, 3, 0.999) == [1500, 1500, 1500]
+    assert delays(backoff, 3, 0.999) == [1500, 1500, 1500]
 
 
-def test_an_unknown_kind_is_exponential():
-    assert waits(Backoff("linear", 100, jitter_ms=0), 3) == [100, 200, 400]
+def test_an_unknown_kind_of_backoff_is_exponential():
+    assert delays(Backoff("linear", 100, jitter_ms=0), 3) == [100, 200, 400]
 
 
 numbers = st.none() | st.integers(0, U64_MAX)
@@ -69,20 +69,20 @@ numbers = st.none() | st.integers(0, U64_MAX)
     st.integers(1, U32_MAX),
     st.floats(0, 1, exclude_max=True),
 )
-def test_whatever_a_job_wishes_the_wait_is_a_time(backoff, retry, draw):
-    wait = WORKER.backoff_ms(RetryPolicy(None, backoff), retry, draw)
-    assert isinstance(wait, int)
-    assert wait >= 0
+def test_every_backoff_gives_a_valid_delay(backoff, retry, draw):
+    delay = DEFAULTS.backoff_ms(RetryPolicy(None, backoff), retry, draw)
+    assert isinstance(delay, int)
+    assert delay >= 0
     if backoff.kind != "fixed":
-        cap = WORKER.max_delay_ms if backoff.max_delay_ms is None else backoff.max_delay_ms
-        jitter = WORKER.jitter_ms if backoff.jitter_ms is None else backoff.jitter_ms
-        assert wait <= max(cap, jitter)
+        cap = DEFAULTS.max_delay_ms if backoff.max_delay_ms is None else backoff.max_delay_ms
+        jitter = DEFAULTS.jitter_ms if backoff.jitter_ms is None else backoff.jitter_ms
+        assert delay <= max(cap, jitter)
 
 
-def test_the_jobs_wish_about_attempts_comes_first():
-    assert WORKER.max_attempts_for(None) == 25
-    assert WORKER.max_attempts_for(RetryPolicy(None)) == 25
-    assert WORKER.max_attempts_for(RetryPolicy(0)) == 0
+def test_the_attempt_limit_of_a_job_overrides_the_default():
+    assert DEFAULTS.max_attempts_for(None) == 25
+    assert DEFAULTS.max_attempts_for(RetryPolicy(None)) == 25
+    assert DEFAULTS.max_attempts_for(RetryPolicy(0)) == 0
 
 
 @pytest.mark.parametrize(
@@ -109,11 +109,11 @@ def test_the_jobs_wish_about_attempts_comes_first():
         lambda: to_ms(5),
     ],
 )
-def test_what_cannot_be_is_refused(make):
+def test_invalid_policies_are_rejected(make):
     with pytest.raises(InvalidArgument):
         make()
 
 
-def test_spans_are_rounded_down():
+def test_durations_are_rounded_down_to_milliseconds():
     assert to_ms(timedelta(microseconds=1999)) == 1
     assert to_ms(None) is None

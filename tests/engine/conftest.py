@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -63,30 +61,6 @@ async def working(
     finally:
         consumer.stop()
         await asyncio.wait_for(task, 40)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 20) -> Any:
-    """Wait until the condition, which may be a coroutine function, is true; return its value."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(
-                f"not true within {seconds:g} s: {_source(condition)}; last value: {value!r}"
-            )
-        await asyncio.sleep(0.01)
-
-
-def _source(condition: Callable[[], Any]) -> str:
-    """Return the source line of a condition, for the failure message."""
-    try:
-        return " ".join(inspect.getsource(condition).split())
-    except (OSError, TypeError):
-        return repr(condition)
 
 
 async def empty(queue: AsyncQueue) -> bool:

@@ -25,9 +25,10 @@ from airflow_provider_chasqui.core.repeat import fire_all
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import SERVERS
-from tests.engine.conftest import PUNCTUAL, empty, until, working
+from tests.engine.conftest import PUNCTUAL, empty, working
 from tests.support.redis_state import plain_client
 from tests.support.servers import RedisServer, valkey_binary
+from tests.support.waiting import wait_until_async
 
 NO_DELAY = Backoff.fixed(timedelta(milliseconds=1))
 
@@ -52,8 +53,8 @@ async def test_a_handler_longer_than_claim_after_does_not_run_twice(queue: Async
     await queue.add(1, job_id="long")
     config = {"claim_after": timedelta(milliseconds=500)}
     async with working(queue, long, **config) as first, working(queue, long, **config) as second:
-        await until(lambda: began)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: began)
+        await wait_until_async(lambda: empty(queue))
         # No reader claimed it, not even the one of the same worker.
         assert first.metrics.counts["reclaimed"] == 0
         assert second.metrics.counts["reclaimed"] == 0
@@ -72,8 +73,8 @@ async def test_a_prefetched_entry_is_renewed_and_runs_once(queue: AsyncQueue) ->
     await queue.add_many([{"payload": 1, "job_id": f"slow{n}"} for n in range(4)])
     config = {"claim_after": timedelta(milliseconds=600), "concurrency": 1}
     async with working(queue, slow, **config), working(queue, slow, **config):
-        await until(lambda: len(began) == 24, 30)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: len(began) == 24, 30)
+        await wait_until_async(lambda: empty(queue))
     assert set(began.values()) == {1}
 
 
@@ -92,14 +93,14 @@ async def test_a_slow_job_does_not_delay_prefetched_jobs(queue: AsyncQueue) -> N
         [*fast_jobs, {"payload": 1, "job_id": "slow"}, {"payload": 1, "job_id": "after"}]
     )
     async with working(queue, handle, concurrency=1):
-        await until(lambda: "slow" in began)
+        await wait_until_async(lambda: "slow" in began)
         async with working(queue, handle, concurrency=1):
             started = time.monotonic()
-            await until(lambda: "after" in began)
+            await wait_until_async(lambda: "after" in began)
             assert time.monotonic() - started < 5
             assert not release.is_set()
             release.set()
-            await until(lambda: empty(queue))
+            await wait_until_async(lambda: empty(queue))
     assert Counter(began).most_common(1)[0][1] == 1
 
 
@@ -113,14 +114,14 @@ async def test_the_blocked_read_of_a_stopped_worker_receives_no_job(queue: Async
         ran.append(job.id)
 
     async with working(queue, handle, block_timeout=timedelta(milliseconds=60_000)) as first:
-        await until(lambda: _one_consumer(queue))
+        await wait_until_async(lambda: _one_consumer(queue))
         started = time.monotonic()
         first.stop()
-        await until(lambda: _no_consumers(queue), 5)
+        await wait_until_async(lambda: _no_consumers(queue), 5)
         assert time.monotonic() - started < 3  # although the read would block for a minute
         await queue.add(1, job_id="next")
         async with working(queue, handle, block_timeout=timedelta(milliseconds=60_000)):
-            await until(lambda: ran == ["next"], 3)
+            await wait_until_async(lambda: ran == ["next"], 3)
 
 
 async def _one_consumer(queue: AsyncQueue) -> bool:
@@ -147,7 +148,7 @@ async def test_crashed_runs_count_as_attempts_exactly(
     await queue.add(1, job_id="j", job_name="n", retry=RetryPolicy(allowed, NO_DELAY))
     await _crash(queue, crashes)
     async with working(queue, handle, claim_after=timedelta(milliseconds=50)):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert attempts == list(range(crashes, allowed))
     assert dead_letter.attempts == allowed
     assert dead_letter.reason == "retries_exhausted"
@@ -177,7 +178,7 @@ async def test_deduplication_outlives_many_other_ids_and_the_producer(
     async with AsyncQueue(queue.name, server.url, dialect=server.dialect) as another:
         assert not (await another.add(1, **unique)).created
     async with working(queue, nothing):
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert not (await queue.add(1, **unique)).created  # also after the job has completed
 
 
@@ -196,9 +197,9 @@ async def test_an_invalid_delayed_member_is_dead_lettered_and_the_others_are_pro
         client.zadd(queue.keys.delayed, {member: 1})
     await queue.add(1, job_id="good", delay=timedelta(milliseconds=50))
     async with working(queue, handle):
-        await until(lambda: ran == ["good"])
+        await wait_until_async(lambda: ran == ["good"])
         await queue.add(1, job_id="later", delay=timedelta(milliseconds=50))
-        await until(lambda: ran == ["good", "later"])
+        await wait_until_async(lambda: ran == ["good", "later"])
     dead_letters = await queue.dead_letters()
     assert {dead_letter.raw for dead_letter in dead_letters} == {
         b"",
@@ -221,7 +222,7 @@ async def test_a_repeat_shorter_than_the_poll_interval_fires(queue: AsyncQueue) 
     async with working(
         queue, handle, scheduler=SchedulerConfig(poll_interval=timedelta(milliseconds=1000))
     ):
-        await until(lambda: len(started) >= 8)
+        await wait_until_async(lambda: len(started) >= 8)
     assert started[7] - started[0] < 3  # 1.05 s expected; one per tick would take 7 s
 
 
@@ -237,8 +238,8 @@ async def test_repeats_respect_their_limit_start_and_end(queue: AsyncQueue) -> N
     await queue.repeat(1, Every(100), job_name="ended", end=soon, misfire=fire_all(9))
     await queue.repeat(1, Every(50), job_name="tomorrow", start=now + timedelta(days=1))
     async with working(queue, handle, scheduler=PUNCTUAL):
-        await until(lambda: _repeat_names_are(queue, {"tomorrow"}))
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: _repeat_names_are(queue, {"tomorrow"}))
+        await wait_until_async(lambda: empty(queue))
     counts = Counter(ran)
     assert counts["three"] == 3
     assert counts["ended"] == 3
@@ -260,8 +261,8 @@ async def test_two_schedulers_fire_once(queue: AsyncQueue) -> None:
         working(queue, handle, scheduler=PUNCTUAL),
         working(queue, handle, scheduler=PUNCTUAL),
     ):
-        await until(lambda: _repeat_names_are(queue, set()))
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: _repeat_names_are(queue, set()))
+        await wait_until_async(lambda: empty(queue))
     assert len(ran) == len(set(ran)) == 40
 
 
@@ -276,8 +277,8 @@ async def test_missed_fires_are_enqueued_oldest_first(queue: AsyncQueue, client)
     past = int(time.time() * 1000) - 300_000
     client.zadd(queue.keys.repeat, {key: past, skipped: past})
     async with working(queue, handle, scheduler=PUNCTUAL):
-        await until(lambda: len(ran) == 3)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: len(ran) == 3)
+        await wait_until_async(lambda: empty(queue))
         [first, second] = await queue.repeats()
     assert ran == ["all"] * 3
     now = int(time.time() * 1000)
@@ -299,8 +300,8 @@ async def test_an_invalid_repeat_is_dropped_and_the_others_fire(
     client.hset(queue.keys.repeat_spec("bad"), "spec", b"\xc1")
     await queue.repeat(1, Every(50), job_name="good", limit=2)
     async with working(queue, handle, scheduler=PUNCTUAL):
-        await until(lambda: ran == ["good"] * 2)
-        await until(lambda: _repeat_names_are(queue, set()))
+        await wait_until_async(lambda: ran == ["good"] * 2)
+        await wait_until_async(lambda: _repeat_names_are(queue, set()))
         assert client.exists(queue.keys.repeat) == 0
     assert caplog.text.count("scheduler: dropped repeat") == 2
 
@@ -331,7 +332,7 @@ async def test_cron_fires_on_full_seconds_across_both_dst_changes(queue: AsyncQu
         ran.append(job.created_at_ms)
 
     async with working(queue, handle, scheduler=PUNCTUAL):
-        await until(lambda: len(ran) >= 2)
+        await wait_until_async(lambda: len(ran) >= 2)
         [status] = await queue.repeats()
     assert status.next_fire_ms % 1000 == 0
     assert all(created_ms % 1000 < 900 for created_ms in ran)  # soon after the full second
@@ -351,11 +352,11 @@ async def test_a_destroyed_group_is_recreated_with_one_warning(
     caplog.set_level(logging.WARNING, "chasqui")
     async with working(queue, handle), working(queue, handle):
         await queue.add(1)
-        await until(lambda: ran == [1])
+        await wait_until_async(lambda: ran == [1])
         client.xgroup_destroy(queue.keys.stream, "default")
         await queue.add(2)
-        await until(lambda: ran == [1, 2])
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: ran == [1, 2])
+        await wait_until_async(lambda: empty(queue))
     assert caplog.text.count("was missing; recreated") == 1
     assert len(caplog.records) == 1
 
@@ -377,14 +378,14 @@ async def test_the_worker_recovers_from_flushall_with_one_warning(
             working(queue, handle, scheduler=PUNCTUAL),
         ):
             await queue.add(1)
-            await until(lambda: ran == [1])
+            await wait_until_async(lambda: ran == [1])
             client.flushall()
             client.script_flush()
             await queue.add(2)
-            await until(lambda: ran == [1, 2])
+            await wait_until_async(lambda: ran == [1, 2])
             await queue.add(3, delay=timedelta(milliseconds=10))
-            await until(lambda: ran == [1, 2, 3])
-            await until(lambda: empty(queue))
+            await wait_until_async(lambda: ran == [1, 2, 3])
+            await wait_until_async(lambda: empty(queue))
     assert caplog.text.count("was missing; recreated") == 1
     assert len(caplog.records) == 1
 
@@ -407,7 +408,7 @@ async def test_idle_consumers_and_stopped_consumers_are_removed(
     config = {"consumer_idle_ttl": timedelta(milliseconds=1200), "consumer_id": "new"}
     async with working(queue, nothing, claim_after=timedelta(milliseconds=60_000), **config):
         # A consumer that owns an entry stays: its entry must be claimed first.
-        await until(lambda: _consumer_names_are(queue, {"owner", "new"}))
+        await wait_until_async(lambda: _consumer_names_are(queue, {"owner", "new"}))
     assert await _consumer_names_are(queue, {"owner"})
 
 
@@ -431,7 +432,7 @@ async def test_any_delayed_job_can_be_cancelled_and_rescheduled(queue: AsyncQueu
     assert await queue.cancel("named") == "cancelled"
     assert await queue.reschedule(unnamed[1], delay=timedelta(0))
     async with working(queue, handle):
-        await until(lambda: ran == [unnamed[1]])
+        await wait_until_async(lambda: ran == [unnamed[1]])
     assert (await queue.job_status(unnamed[2])).state == "delayed"
     assert (await queue.depth()).delayed == 1
 
@@ -439,7 +440,7 @@ async def test_any_delayed_job_can_be_cancelled_and_rescheduled(queue: AsyncQueu
 async def test_a_job_that_waits_for_its_retry_can_be_cancelled(queue: AsyncQueue) -> None:
     job_id = (await queue.add(1, retry=RetryPolicy(5, Backoff.fixed(timedelta(hours=1))))).job_id
     async with working(queue, fails):
-        await until(lambda: _has_state(queue, job_id, "delayed"))
+        await wait_until_async(lambda: _has_state(queue, job_id, "delayed"))
         assert await queue.cancel(job_id) == "cancelled"
         assert await empty(queue)
 
@@ -461,7 +462,7 @@ async def test_a_job_whose_result_cannot_be_encoded_is_completed(queue: AsyncQue
     async with working(queue, handle, store_results=True):
         job_id = (await queue.add(1)).job_id
         result = await queue.wait(job_id, timeout=timedelta(seconds=10))
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert ran == [job_id]
     assert "MessagePack" in result["chasqui_error"]
 
@@ -476,7 +477,7 @@ async def test_dead_letters_contain_the_name_the_error_the_attempts_and_the_time
     await queue.add(1, job_name="mail", job_id="j", retry=RetryPolicy(2, NO_DELAY))
     client.xadd(queue.keys.stream, {"d": b"\xc1", "n": "unreadable"})
     async with working(queue, fails):
-        await until(lambda: _dead_letter_count_is(queue, 2))
+        await wait_until_async(lambda: _dead_letter_count_is(queue, 2))
     by_reason = {dead_letter.reason: dead_letter for dead_letter in await queue.dead_letters()}
     dead = by_reason["retries_exhausted"]
     assert (dead.job_name, dead.error, dead.attempts) == ("mail", "ValueError: broken", 2)
@@ -510,17 +511,17 @@ async def test_replay_filters_and_skips_dead_letters_that_cannot_be_decoded(
     for name in ("mail", "mail", "sms"):
         await queue.add(1, job_name=name, job_id=f"{name}{len(ran)}-{time.time_ns()}")
     async with working(queue, handle):
-        await until(lambda: _dead_letter_count_is(queue, 8))
+        await wait_until_async(lambda: _dead_letter_count_is(queue, 8))
         fixed.set()
         preview = await queue.replay_dead_letters(job_name="mail", dry_run=True)
         assert (preview.matched, preview.dry_run) == (2, True)
         assert await _dead_letter_count_is(queue, 8)
         report = await queue.replay_dead_letters(job_name="mail", max_replays=1)
         assert report.affected == 2
-        await until(lambda: len(ran) == 2)
+        await wait_until_async(lambda: len(ran) == 2)
         report = await queue.replay_dead_letters()
         assert (report.affected, report.unreadable) == (1, 5)
-        await until(lambda: len(ran) == 3)
+        await wait_until_async(lambda: len(ran) == 3)
         assert (await queue.purge_dead_letters(reason="decode_failed")).affected == 5
     assert await queue.dead_letters() == []
 
@@ -540,10 +541,10 @@ async def test_a_full_queue_rejects_new_jobs_and_drops_none(server, queue_name: 
         with pytest.raises(QueueFull):
             await queue.add(100)
         async with working(queue, handle):
-            await until(lambda: len(ran) == 100)
-            await until(lambda: empty(queue))
+            await wait_until_async(lambda: len(ran) == 100)
+            await wait_until_async(lambda: empty(queue))
             await queue.add(100)
-            await until(lambda: len(ran) == 101)
+            await wait_until_async(lambda: len(ran) == 101)
     assert sorted(ran) == list(range(101))
 
 
@@ -565,7 +566,9 @@ async def test_scripts_are_loaded_once_and_called_by_hash(
                         for job in jobs
                     ]
                     await queue.add_many([*jobs, *delayed])
-                    await until(lambda n=round_: _dead_letter_count_at_least(queue, 100 * (n + 1)))
+                    await wait_until_async(
+                        lambda n=round_: _dead_letter_count_at_least(queue, 100 * (n + 1))
+                    )
             stats = client.info("commandstats")
             scripts = client.info("memory")["number_of_cached_scripts"]
     calls = {name.removeprefix("cmdstat_"): row["calls"] for name, row in stats.items()}

@@ -15,7 +15,8 @@ from airflow_provider_chasqui.core.errors import (
 )
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import empty, event_names, settings, until, working
+from tests.engine.conftest import empty, event_names, settings, working
+from tests.support.waiting import wait_until_async
 
 
 async def test_a_thousand_jobs_run_once_each_and_leave_an_empty_queue(queue: AsyncQueue) -> None:
@@ -26,7 +27,7 @@ async def test_a_thousand_jobs_run_once_each_and_leave_an_empty_queue(queue: Asy
 
     await queue.add_many([{"payload": number} for number in range(1000)])
     async with working(queue, handle, ConsumerConfig()):
-        await until(lambda: len(ran) == 1000)
+        await wait_until_async(lambda: len(ran) == 1000)
     assert sorted(ran) == list(range(1000))
     depth = await queue.depth()
     assert (depth.waiting, depth.running, depth.consumers) == (0, 0, 0)
@@ -58,7 +59,7 @@ async def test_metrics_and_events_record_the_runs(queue: AsyncQueue) -> None:
     good = (await queue.add(0)).job_id
     bad = (await queue.add(1)).job_id
     async with working(queue, handle, settings()) as consumer:
-        await until(lambda: consumer.metrics.failed[""] >= 2)
+        await wait_until_async(lambda: consumer.metrics.failed[""] >= 2)
         metrics = consumer.metrics
         assert metrics.completed[""] == 1
         assert metrics.retried[""] >= 1
@@ -73,7 +74,7 @@ async def test_no_events_are_written_if_events_are_disabled(queue: AsyncQueue) -
 
     await queue.add(1)
     async with working(queue, handle, events=False):
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert await event_names(queue) == []
 
 

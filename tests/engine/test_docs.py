@@ -17,7 +17,8 @@ from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.engine import http_server
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import until, working
+from tests.engine.conftest import working
+from tests.support.waiting import wait_until_async
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -61,7 +62,7 @@ async def test_the_example_handlers_have_the_documented_outcomes(queue: AsyncQue
         await queue.add({}, job_name="welcome")
         await queue.add({}, job_name="other", retry=RetryPolicy(1))
         assert await queue.wait(done) == {"sent": 1}
-        dead_letters = await until(lambda: _two_dead_letters(queue))
+        dead_letters = await wait_until_async(lambda: _two_dead_letters(queue))
     assert {dead_letter.reason for dead_letter in dead_letters} == {
         "unrecoverable",
         "retries_exhausted",
@@ -93,7 +94,7 @@ async def test_the_example_program_serves_its_metrics(
                 response = await http.get(f"http://127.0.0.1:{started[0].port}/metrics")
                 return re.search(r"chasquimq_jobs_completed_total{.*welcome.*} 1.0", response.text)
 
-            await until(job_is_counted)
+            await wait_until_async(job_is_counted)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -20,7 +20,8 @@ from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
 from airflow_provider_chasqui.engine.thread_executor import CancelInterrupt, ThreadSlot
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import empty, event_names, until, working
+from tests.engine.conftest import empty, event_names, working
+from tests.support.waiting import wait_until_async
 
 NO_DELAY = Backoff.fixed(timedelta(milliseconds=1))
 ONE_ATTEMPT = RetryPolicy(1)
@@ -102,7 +103,7 @@ async def test_handlers_are_chosen_by_job_name_with_a_default(queue: AsyncQueue)
     for name in ("mail", "sms", "resize", "other", ""):
         await queue.add(1, job_name=name)
     async with working(queue, handlers):
-        await until(lambda: len(seen) == 5)
+        await wait_until_async(lambda: len(seen) == 5)
     expected = [("send", "mail"), ("send", "sms"), ("resize", "resize"), ("default", "other")]
     assert sorted(seen) == sorted([*expected, ("default", "")])
 
@@ -138,8 +139,8 @@ async def test_wrap_runs_code_around_every_handler(queue: AsyncQueue) -> None:
     for name in ("async", "sync", "other"):
         await queue.add(1, job_name=name, retry=ONE_ATTEMPT)
     async with working(queue, handlers.wrap(record)):
-        await until(lambda: len(calls) == 6)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: len(calls) == 6)
+        await wait_until_async(lambda: empty(queue))
     by_job = {name: [call for call, job_name in calls if job_name == name] for _, name in calls}
     assert by_job == {
         "async": ["wrapper", "async handler"],
@@ -166,7 +167,7 @@ def test_wrap_keeps_timeouts_and_settings_and_does_not_change_the_original() -> 
 async def test_a_job_name_without_a_handler_fails_with_a_clear_error(queue: AsyncQueue) -> None:
     await queue.add(1, job_name="unknown", retry=ONE_ATTEMPT)
     async with working(queue, Handlers()):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert "no handler for the job name 'unknown'" in dead_letter.error
 
 
@@ -180,8 +181,8 @@ async def test_a_snooze_costs_no_attempt(queue: AsyncQueue, kind: str) -> None:
 
     await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, _as(kind, handle)):
-        await until(lambda: len(attempts) == 4)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: len(attempts) == 4)
+        await wait_until_async(lambda: empty(queue))
     assert attempts == [0, 0, 0, 0]
     assert "failed" not in await event_names(queue)
 
@@ -198,7 +199,7 @@ async def test_a_returned_retry_waits_its_delay_and_costs_an_attempt(
 
     await queue.add(1, retry=TWO_ATTEMPTS)
     async with working(queue, _as(kind, handle)):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert len(started) == 2
     assert 0.4 <= started[1] - started[0] < 5
     assert (dead_letter.reason, dead_letter.error, dead_letter.attempts) == (
@@ -219,7 +220,7 @@ async def test_an_unrecoverable_error_is_dead_lettered_at_once(
 
     await queue.add(1, job_name="mail")
     async with working(queue, _as(kind, handle)):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert (dead_letter.reason, dead_letter.attempts) == ("unrecoverable", 1)
     assert dead_letter.error == "Unrecoverable: no such address"
 
@@ -245,7 +246,7 @@ async def test_an_async_handler_is_interrupted_at_its_timeout(queue: AsyncQueue)
 
     await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, handlers):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert ended == ["cancelled"]
     assert dead_letter.error.startswith("TimeoutError: the handler timed out after 0.1")
 
@@ -260,7 +261,7 @@ async def test_a_timeout_inside_a_handler_is_an_ordinary_failure(queue: AsyncQue
 
     await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, handlers):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert dead_letter.error == "TimeoutError: "
 
 
@@ -281,11 +282,11 @@ async def test_a_plain_handler_is_interrupted_at_its_timeout(queue: AsyncQueue) 
 
     await queue.add(1, job_name="slow", retry=ONE_ATTEMPT)
     async with working(queue, handlers, concurrency=1):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
         for _ in range(3):  # the thread continues, and no later run is interrupted
             await queue.add(1, job_name="next", retry=ONE_ATTEMPT)
-        await until(lambda: len(thread_ids) == 3)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: len(thread_ids) == 3)
+        await wait_until_async(lambda: empty(queue))
     assert dead_letter.error.startswith("TimeoutError: the handler timed out after 0.")
     assert len(set(thread_ids)) == 1
     assert len(await queue.dead_letters()) == 1
@@ -312,8 +313,8 @@ async def test_a_handler_can_extend_its_timeout(queue: AsyncQueue, kind: str) ->
 
     await queue.add(1, job_name=kind, retry=ONE_ATTEMPT)
     async with working(queue, handlers):
-        await until(lambda: remaining)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: remaining)
+        await wait_until_async(lambda: empty(queue))
     assert timedelta(seconds=29) < remaining[0] < timedelta(seconds=30)
     assert await queue.dead_letters() == []
 
@@ -340,9 +341,9 @@ async def test_progress_can_be_read_while_the_job_runs(queue: AsyncQueue, kind: 
 
     job_id = (await queue.add(1)).job_id
     async with working(queue, reports if kind == "async" else reports_sync):
-        await until(lambda: _progress(queue, job_id))
+        await wait_until_async(lambda: _progress(queue, job_id))
         go_on.set()
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert await queue.dead_letters() == []
 
 
@@ -363,7 +364,7 @@ async def test_a_waiting_job_that_is_cancelled_never_starts(queue: AsyncQueue) -
     assert await queue.cancel("batch:b:0:1") == "requested"
     async with working(queue, handle):
         progress = await queue.wait_batch("b", timeout=timedelta(seconds=10))
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert sorted(ran) == ["batch:b:0:0", "normal"]
     assert (progress.done, progress.dead) == (1, 1)
     assert await event_names(queue, "cancelled") == ["failed", "dlq"]
@@ -378,17 +379,17 @@ async def test_a_cancelled_job_is_dropped_and_its_id_can_be_used_again(queue: As
     async with working(queue, handle, concurrency=1) as consumer:
         await queue.cancel("unknown")  # from the next heartbeat on, reads check for cancellation
         state = consumer._runtime.state
-        await until(lambda: state.has_cancel_requests)
+        await wait_until_async(lambda: state.has_cancel_requests)
         await queue.cancel("go")
         await asyncio.sleep(0.01)
         await queue.add(1, job_id="go")  # created after the cancel request, so it runs
-        await until(lambda: ran == ["go"])
+        await wait_until_async(lambda: ran == ["go"])
         await queue.client.execute(_request_cancel_later(queue, "batch:b:0:1"))
         batch = await queue.add_batch([1, 2], batch_id="b", delay=ms(1))
         progress = await queue.wait_batch(batch.batch_id, timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (1, 1)
-        await until(lambda: empty(queue))
-        await until(lambda: _cancel_request_cleared(queue, "batch:b:0:1"))
+        await wait_until_async(lambda: empty(queue))
+        await wait_until_async(lambda: _cancel_request_cleared(queue, "batch:b:0:1"))
     assert ran == ["go", "batch:b:0:0"]
     assert sorted(await event_names(queue, "batch:b:0:1")) == ["dlq", "failed", "waiting"]
     assert await queue.dead_letters() == []
@@ -432,7 +433,7 @@ async def test_a_running_job_is_cancelled(queue: AsyncQueue, kind: str) -> None:
     batch = await queue.add_batch([1], batch_id="b")
     [job_id] = batch.job_ids()
     async with working(queue, endless if kind == "async" else endless_sync):
-        await until(started.is_set)
+        await wait_until_async(started.is_set)
         assert await queue.cancel(job_id) == "requested"
         progress = await queue.wait_batch("b", timeout=timedelta(seconds=10))
         assert (progress.done, progress.dead) == (0, 1)
@@ -463,11 +464,11 @@ async def test_a_handler_that_ignores_cancellation_does_not_affect_later_jobs(
     async with working(queue, ignores_cancellation, concurrency=1):
         await started.wait()
         await queue.cancel("first")
-        await until(lambda: done == ["first"])
+        await wait_until_async(lambda: done == ["first"])
         await queue.add(1, job_id="second", retry=ONE_ATTEMPT)
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
         await queue.add(1, job_id="third")
-        await until(lambda: done == ["first", "third"])
+        await wait_until_async(lambda: done == ["first", "third"])
     assert dead_letter.error == "CancelledError: raised by the handler"
     assert await event_names(queue, "first") == ["active", "completed"]
 
@@ -485,9 +486,9 @@ async def test_a_handler_that_cancels_its_own_task_fails_and_the_worker_continue
 
     await queue.add(1, job_id="cancels itself", retry=ONE_ATTEMPT)
     async with working(queue, handle, concurrency=1):
-        await until(queue.dead_letters)
+        await wait_until_async(queue.dead_letters)
         await queue.add(1, job_id="next")
-        await until(lambda: done == ["next"])
+        await wait_until_async(lambda: done == ["next"])
 
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -512,8 +513,8 @@ async def test_a_job_does_not_see_context_variables_of_another_job(
 
     await queue.add_many([{"payload": 1} for _ in range(20)])
     async with working(queue, awaits if kind == "async" else read_and_set, concurrency=2):
-        await until(lambda: len(seen) == 20)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: len(seen) == 20)
+        await wait_until_async(lambda: empty(queue))
     assert set(seen) == {("unset", "inherited")}
     assert await queue.dead_letters() == []
 
@@ -545,9 +546,9 @@ async def test_the_worker_survives_any_exception_of_a_handler(
 
     await queue.add(1, job_id="bad", retry=ONE_ATTEMPT)
     async with working(queue, _as(kind, handle), concurrency=1):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
         await queue.add(1, job_id="good")
-        await until(lambda: done == ["good"])
+        await wait_until_async(lambda: done == ["good"])
     assert dead_letter.error.split(":")[0] == {BaseExceptionGroup: "ExceptionGroup"}.get(
         error, error.__name__
     )
@@ -563,7 +564,7 @@ async def test_an_error_with_a_broken_str_is_an_ordinary_failure(queue: AsyncQue
 
     await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, handle):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert dead_letter.error.startswith("BrokenStr: ")
 
 
@@ -577,7 +578,7 @@ async def test_a_payload_that_is_not_messagepack_is_an_ordinary_failure(
 
     client.xadd(queue.keys.stream, {"d": encode_envelope("j", b"\xc1", 1, retry=TWO_ATTEMPTS)})
     async with working(queue, handle):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert (dead_letter.reason, dead_letter.attempts) == ("retries_exhausted", 2)
     assert "not MessagePack" in dead_letter.error
 
@@ -587,7 +588,7 @@ async def test_a_plain_handler_that_returns_a_coroutine_fails(
 ) -> None:
     await queue.add(1, retry=ONE_ATTEMPT)
     async with working(queue, lambda job: _coroutine(job)):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert "define it with `async def`" in dead_letter.error
 
 
@@ -603,8 +604,8 @@ async def test_a_handler_that_blocks_the_event_loop_delays_but_loses_no_job(
 
     await queue.add_many([{"payload": number} for number in range(50)])
     async with working(queue, blocks_the_loop, claim_after=timedelta(milliseconds=1500)):
-        await until(lambda: set(ran) == set(range(50)))
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: set(ran) == set(range(50)))
+        await wait_until_async(lambda: empty(queue))
     assert sorted(ran) == list(range(50))
     assert "blocked the event loop" in caplog.text
 
@@ -619,7 +620,7 @@ async def test_plain_handlers_run_concurrently(queue: AsyncQueue) -> None:
     async with working(queue, together, concurrency=8):
         for _ in range(8):  # one by one, because an idle thread must not be counted twice
             await queue.add(1, retry=ONE_ATTEMPT)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert await queue.dead_letters() == []
 
 
@@ -632,7 +633,7 @@ async def test_async_handlers_run_concurrently(queue: AsyncQueue) -> None:
 
     await queue.add_many([{"payload": 1, "retry": ONE_ATTEMPT} for _ in range(30)])
     async with working(queue, together, concurrency=30):
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert await queue.dead_letters() == []
 
 
@@ -656,7 +657,7 @@ async def test_an_interrupt_after_the_handler_returned_does_not_lose_the_outcome
     await queue.add(1, job_id="next")
     done: list[str] = []
     async with working(queue, lambda job: done.append(job.id), concurrency=1):
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert done == ["interrupted", "next"]
     assert len(interrupted) == 1
     assert "completed" in await event_names(queue, "next")
@@ -682,7 +683,7 @@ async def test_many_timeouts_near_the_end_of_runs_lose_no_job(queue: AsyncQueue)
         many_attempts = RetryPolicy(10_000, NO_DELAY)
         await queue.add_many([{"payload": n, "retry": many_attempts} for n in range(150)])
         async with working(queue, handlers, concurrency=4) as consumer:
-            await until(lambda: empty(queue) if len(done) > 100 else None, 50)
+            await wait_until_async(lambda: empty(queue) if len(done) > 100 else None, 50)
             assert consumer.metrics.completed[""] == 150
     finally:
         sys.setswitchinterval(interval)

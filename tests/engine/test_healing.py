@@ -24,10 +24,11 @@ from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import SERVERS
-from tests.engine.conftest import PUNCTUAL, empty, until, working
+from tests.engine.conftest import PUNCTUAL, empty, working
 from tests.redis_client.test_sentinel import Fleet, fleet  # noqa: F401
 from tests.support.redis_state import plain_client
 from tests.support.servers import RedisServer, valkey_binary
+from tests.support.waiting import wait_until_async
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -103,19 +104,21 @@ async def busy(
         working(second_queue, ledger.handle, **changes) as second,
     ):
         feeding = asyncio.create_task(ledger.feed(stop))
-        await until(lambda: len(ledger.done) > 20)
+        await wait_until_async(lambda: len(ledger.done) > 20)
         yield ledger
         resumed_at, done, fired = time.monotonic(), len(ledger.done), ledger.fired
         for consumer in (first, second):
             metrics = consumer.metrics
-            await until(lambda metrics=metrics: metrics.gauges["read_at"] > resumed_at, 40)
-        await until(lambda: len(ledger.done) > done + 20, 40)
-        await until(lambda: ledger.fired > fired, 40)
+            await wait_until_async(
+                lambda metrics=metrics: metrics.gauges["read_at"] > resumed_at, 40
+            )
+        await wait_until_async(lambda: len(ledger.done) > done + 20, 40)
+        await wait_until_async(lambda: ledger.fired > fired, 40)
         stop.set()
         await feeding
-        await until(lambda: not ledger.missing(), 60)
+        await wait_until_async(lambda: not ledger.missing(), 60)
         await queue.delete_repeat("fired::every:100")
-        await until(lambda: empty(queue), 40)
+        await wait_until_async(lambda: empty(queue), 40)
     assert ledger.missing() == []
     depth = await queue.depth()
     assert (depth.dead, depth.running, depth.consumers) == (0, 0, 0)
@@ -219,10 +222,10 @@ async def test_without_memory_acks_continue_and_other_writes_wait(
             with pytest.raises(QueueFull):
                 await queue.add(1)
             async with working(queue, handle, claim_after=timedelta(milliseconds=1500)) as consumer:
-                await until(lambda: done["good"] == 300)
+                await wait_until_async(lambda: done["good"] == 300)
                 release.set()
                 # Acks free memory. A retry or a dead letter reuses the memory of its entry.
-                await until(lambda: consumer.metrics.counts["acked"] == 390)
+                await wait_until_async(lambda: consumer.metrics.counts["acked"] == 390)
                 # What needs more memory (events, promotion) waits and is retried slowly.
                 depth = await queue.depth()
                 assert (depth.running, depth.waiting) == (0, 0)
@@ -232,8 +235,8 @@ async def test_without_memory_acks_continue_and_other_writes_wait(
                 assert client.info("stats")["total_error_replies"] - errors_before < 50
                 assert await queue.events() == []
                 client.config_set("maxmemory", 0)
-                await until(lambda: done["fails"] == 20)
-                await until(lambda: empty(queue))
+                await wait_until_async(lambda: done["fails"] == 20)
+                await wait_until_async(lambda: empty(queue))
             names = Counter(event.name for event in await queue.events(limit=10_000))
             assert (names["completed"], names["dlq"], names["failed"]) == (370, 20, 40)
     assert done == {"good": 300, "waits": 50, "fails": 20}
@@ -252,7 +255,7 @@ async def test_consumers_follow_a_failover(fleet: Fleet, queue_name: str) -> Non
         master.close()
         fleet.master.kill()
         at_kill = len(ledger.added)
-        await until(lambda: fleet.address() == fleet.replica.port, 40)
+        await wait_until_async(lambda: fleet.address() == fleet.replica.port, 40)
         unreplicated = ledger.added[replicated:at_kill]
         ledger.added = [job_id for job_id in ledger.added if job_id not in unreplicated]
 
@@ -279,11 +282,11 @@ async def test_a_paused_consumer_continues_after_its_jobs_were_claimed(
                 AsyncQueue(queue_name, server.url, dialect=dialect) as second_queue,
                 working(second_queue, second, claim_after=timedelta(milliseconds=500)),
             ):
-                await until(lambda: len({job_id for _, job_id in ran}) == 3, 60)
-                await until(lambda: empty(second_queue), 60)
+                await wait_until_async(lambda: len({job_id for _, job_id in ran}) == 3, 60)
+                await wait_until_async(lambda: empty(second_queue), 60)
 
         async with working(queue, first, claim_after=timedelta(milliseconds=500), concurrency=3):
-            await until(lambda: ran)
+            await wait_until_async(lambda: ran)
             await asyncio.to_thread(asyncio.run, run_second())
-            await until(lambda: empty(queue))
+            await wait_until_async(lambda: empty(queue))
     assert {job_id for _, job_id in ran} == {"j0", "j1", "j2"}

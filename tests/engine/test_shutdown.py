@@ -14,8 +14,9 @@ import pytest
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import PUNCTUAL, empty, event_names, settings, until, working
+from tests.engine.conftest import PUNCTUAL, empty, event_names, settings, working
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until_async
 
 
 async def test_running_jobs_finish_and_unstarted_jobs_are_requeued_at_once(
@@ -38,17 +39,17 @@ async def test_running_jobs_finish_and_unstarted_jobs_are_requeued_at_once(
     await queue.add_many([{"payload": n} for n in range(24)])
     consumer = Consumer(queue, first, settings(concurrency=2))
     running = asyncio.create_task(consumer.run())
-    await until(lambda: len(began) == 22)
+    await wait_until_async(lambda: len(began) == 22)
     consumer.stop()
     started = time.monotonic()
     async with working(queue, second):
         # At once, and not after claim_after (30 s), when idle entries may be claimed.
-        await until(lambda: len(second_runs) == 2)
+        await wait_until_async(lambda: len(second_runs) == 2)
         assert time.monotonic() - started < 20
         assert not running.done()
         release.set()
         await asyncio.wait_for(running, 5)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     # Neither of them was started, so no attempt is counted.
     assert sorted(second_runs) == [(n, 0) for n in range(24) if n not in began]
     assert sorted([*began, *(n for n, _ in second_runs)]) == list(range(24))
@@ -67,7 +68,7 @@ async def test_a_stop_takes_effect_while_all_slots_are_busy(queue: AsyncQueue) -
         queue, endless, settings(concurrency=2, shutdown_timeout=timedelta(seconds=0.3))
     )
     running = asyncio.create_task(consumer.run())
-    await until(lambda: len(began) == 2)
+    await wait_until_async(lambda: len(began) == 2)
     started = time.monotonic()
     consumer.stop()
     await asyncio.wait_for(running, 5)
@@ -91,7 +92,7 @@ async def test_a_job_that_exceeds_the_shutdown_timeout_is_requeued(
 
     await queue.add(1, job_id="j")
     async with working(queue, slow, shutdown_timeout=timedelta(milliseconds=100)):
-        await until(lambda: began)
+        await wait_until_async(lambda: began)
     assert ended == ["cleaned up"]
     assert "cancelling 1 running jobs" in caplog.text
     attempts: list[int] = []
@@ -100,7 +101,7 @@ async def test_a_job_that_exceeds_the_shutdown_timeout_is_requeued(
         attempts.append(job.attempt)
 
     async with working(queue, again):
-        await until(lambda: attempts)
+        await wait_until_async(lambda: attempts)
     assert attempts == [1]  # the interrupted run counts as an attempt
     assert await event_names(queue, "j") == ["active", "active", "completed"]
 
@@ -122,7 +123,7 @@ async def test_a_plain_handler_that_exceeds_the_shutdown_timeout_is_requeued(
     await queue.add(1, job_id="j")
     started = 0.0
     async with working(queue, slow, shutdown_timeout=timedelta(milliseconds=100)) as consumer:
-        await until(began.is_set)
+        await wait_until_async(began.is_set)
         started = time.monotonic()
         consumer.stop()
     assert time.monotonic() - started < 5
@@ -132,9 +133,9 @@ async def test_a_plain_handler_that_exceeds_the_shutdown_timeout_is_requeued(
         attempts.append(job.attempt)
 
     async with working(queue, again):
-        await until(lambda: attempts)
+        await wait_until_async(lambda: attempts)
         release.set()
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     assert attempts == [1]
 
 
@@ -142,8 +143,8 @@ async def test_leader_locks_are_released(queue: AsyncQueue, client) -> None:
     async def handle(job) -> None: ...
 
     async with working(queue, handle, scheduler=PUNCTUAL):
-        await until(lambda: client.get(queue.keys.promoter_lock))
-        await until(lambda: client.get(queue.keys.scheduler_lock))
+        await wait_until_async(lambda: client.get(queue.keys.promoter_lock))
+        await wait_until_async(lambda: client.get(queue.keys.scheduler_lock))
     assert client.exists(queue.keys.promoter_lock, queue.keys.scheduler_lock) == 0
 
 
@@ -167,7 +168,7 @@ async def test_acks_and_events_are_written_before_the_run_returns(queue: AsyncQu
 async def test_a_stop_from_another_thread_takes_effect(queue: AsyncQueue) -> None:
     consumer = Consumer(queue, print, settings(block_timeout=timedelta(milliseconds=60_000)))
     running = asyncio.create_task(consumer.run())
-    await until(lambda: queue.consumers())
+    await wait_until_async(lambda: queue.consumers())
     threading.Thread(target=consumer.stop).start()
     await asyncio.wait_for(running, 5)
     consumer.stop()  # a second stop does nothing
@@ -183,7 +184,7 @@ async def test_a_cancelled_run_requeues_all_jobs(queue: AsyncQueue) -> None:
 
     await queue.add_many([{"payload": n} for n in range(10)])
     running = asyncio.create_task(Consumer(queue, slow, settings(concurrency=4)).run())
-    await until(lambda: len(began) == 4)
+    await wait_until_async(lambda: len(began) == 4)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -228,10 +229,10 @@ async def test_an_unreachable_server_does_not_delay_the_stop(
             await queue.add(1)
             consumer = Consumer(queue, handle, settings(scheduler=PUNCTUAL))
             running = asyncio.create_task(consumer.run())
-            await until(lambda: consumer.running_jobs)
+            await wait_until_async(lambda: consumer.running_jobs)
             server.pause()
             release.set()
-            await until(lambda: not consumer.running_jobs)
+            await wait_until_async(lambda: not consumer.running_jobs)
             started = time.monotonic()
             consumer.stop()
             await asyncio.wait_for(running, 30)
@@ -251,9 +252,9 @@ async def test_an_interrupted_job_with_one_attempt_is_dead_lettered_with_the_cau
 
     await queue.add(1, retry=RetryPolicy(1))
     async with working(queue, slow, shutdown_timeout=timedelta(0)):
-        await until(lambda: began)
+        await wait_until_async(lambda: began)
     async with working(queue, slow):
-        [dead_letter] = await until(queue.dead_letters)
+        [dead_letter] = await wait_until_async(queue.dead_letters)
     assert began == [1]
     assert "no attempt is left" in dead_letter.error
     assert dead_letter.attempts == 1

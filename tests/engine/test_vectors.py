@@ -21,9 +21,10 @@ from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE, SKIP, fire_all
 from airflow_provider_chasqui.core.retry import Backoff, RetryDefaults, RetryPolicy
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from tests.engine.conftest import PUNCTUAL, empty, until, working
+from tests.engine.conftest import PUNCTUAL, empty, working
 from tests.support.redis_state import entries
-from tests.wire.differences import EXTRA_LETTER_FIELDS, LETTER_KEEPS_NAME
+from tests.support.waiting import wait_until_async
+from tests.wire.differences import DEAD_LETTER_KEEPS_NAME, EXTRA_DEAD_LETTER_FIELDS
 from tests.wire.golden import case, fields, value, vectors
 
 PATHS = {vector["case"]: vector for vector in vectors("worker_paths")}
@@ -54,7 +55,7 @@ async def test_entries_are_accepted_or_rejected_as_by_1_3_0(
         seen.append([job.id, job.payload, job.attempt, job.created_at_ms, job.name])
 
     async with working(queue, handle, retry=RetryDefaults(max_attempts=1)):
-        await until(lambda: _handled(queue, seen))
+        await wait_until_async(lambda: _handled(queue, seen))
     if vector["dlq_fields"] is None:
         # A payload of two integers is not one MessagePack value; 1.3.0 retries it 25 times.
         assert seen == vector["handler_saw"] or vector["case"] == "decode_array_payload"
@@ -64,11 +65,11 @@ async def test_entries_are_accepted_or_rejected_as_by_1_3_0(
     upstream = [
         (key, entry_id if key == b"source_id" else raw) for key, raw in fields(vector["dlq_fields"])
     ]
-    upstream.insert(1, (b"n", name))  # LETTER_KEEPS_NAME
-    assert written[: len(upstream)] == upstream, LETTER_KEEPS_NAME
+    upstream.insert(1, (b"n", name))  # DEAD_LETTER_KEEPS_NAME
+    assert written[: len(upstream)] == upstream, DEAD_LETTER_KEEPS_NAME
     assert tuple(key for key, _ in written[len(upstream) :]) == (
         DECODE_DETAIL,
-        *EXTRA_LETTER_FIELDS,
+        *EXTRA_DEAD_LETTER_FIELDS,
     )
 
 
@@ -85,17 +86,19 @@ async def test_a_retry_and_its_dead_letter_are_written_as_by_1_3_0(
     assert decode_envelope(first).attempt == 0
     client.xadd(queue.keys.stream, {b"d": first, b"n": delayed.name})
     async with working(queue, boom, promoter=None):
-        [(member, score)] = await until(
+        [(member, score)] = await wait_until_async(
             lambda: client.zrange(queue.keys.delayed, 0, -1, withscores=True)
         )
     assert member.hex() == vector["zset_member_hex"]
     assert 0 < score - (time.time() * 1000 - 5000) < 6000
     async with working(queue, boom):
-        await until(lambda: client.xlen(queue.keys.dlq))
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: client.xlen(queue.keys.dlq))
+        await wait_until_async(lambda: empty(queue))
     [(_, written)] = entries(client, queue.keys.dlq)
     upstream = fields(dead_letter["dlq_fields"])
-    assert [key for key, _ in written] == [key for key, _ in upstream] + list(EXTRA_LETTER_FIELDS)
+    assert [key for key, _ in written] == [key for key, _ in upstream] + list(
+        EXTRA_DEAD_LETTER_FIELDS
+    )
     produced, expected = dict(written), dict(upstream)
     for key in (b"d", b"n", b"reason"):
         assert produced[key] == expected[key]
@@ -115,13 +118,13 @@ async def test_dead_letters_of_other_reasons_are_written_as_by_1_3_0(
         written = {b"zz": b"1"}
     entry_id = client.xadd(queue.keys.stream, written)
     async with working(queue, boom, max_payload_bytes=100):
-        await until(lambda: client.xlen(queue.keys.dlq))
+        await wait_until_async(lambda: client.xlen(queue.keys.dlq))
     [(_, dead_letter)] = entries(client, queue.keys.dlq)
     expected = [(key, entry_id if key == b"source_id" else raw) for key, raw in upstream]
     assert dead_letter[: len(expected)] == expected
     extra = [key for key, _ in dead_letter[len(expected) :]]
     # If 1.3.0 writes the reason to `detail`, the field `error` is left out.
-    assert extra in ([*EXTRA_LETTER_FIELDS], [*EXTRA_LETTER_FIELDS[1:]])
+    assert extra in ([*EXTRA_DEAD_LETTER_FIELDS], [*EXTRA_DEAD_LETTER_FIELDS[1:]])
 
 
 async def test_the_dead_letter_of_a_job_that_crashed_too_often(queue: AsyncQueue, client) -> None:
@@ -133,8 +136,8 @@ async def test_the_dead_letter_of_a_job_that_crashed_too_often(queue: AsyncQueue
     await redis_client.execute(consumer_group.read(keys, "default", "dead", 10, 0, 60_000))
     await redis_client.execute(consumer_group.claim(keys, "default", "dead", 0, 10))
     async with working(queue, boom, claim_after=timedelta(milliseconds=20)):
-        await until(lambda: client.xlen(queue.keys.dlq))
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: client.xlen(queue.keys.dlq))
+        await wait_until_async(lambda: empty(queue))
     [(_, dead_letter)] = entries(client, queue.keys.dlq)
     produced = dict(dead_letter)
     assert [key for key, _ in dead_letter][:4] == [key for key, _ in fields(vector["dlq_fields"])]
@@ -194,7 +197,7 @@ async def test_events_are_written_as_by_1_3_0(scenario: str, queue: AsyncQueue, 
         max_payload_bytes=200,
         scheduler=PUNCTUAL,
     ):
-        await until(lambda: _has_event(client, queue, last))
+        await wait_until_async(lambda: _has_event(client, queue, last))
     produced = [_without_times(event) for event in _events(client, queue)]
     upstream = [
         _without_times([(key.encode(), text.encode()) for key, text in vector["fields_in_order"]])
@@ -239,7 +242,7 @@ async def test_results_are_stored_as_by_1_3_0(vector, queue: AsyncQueue, client)
 
     await queue.add(1, job_id=job_id)
     async with working(queue, handle, store_results=True):
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
     key = queue.keys.result(job_id)
     if vector["value_hex"] is None:
         assert client.exists(key) == 0
@@ -261,16 +264,16 @@ async def test_a_promoted_job_is_written_as_by_1_3_0(vector, queue: AsyncQueue, 
         await release.wait()
 
     async with working(queue, handle):
-        [(_, written)] = await until(lambda: entries(client, queue.keys.stream))
+        [(_, written)] = await wait_until_async(lambda: entries(client, queue.keys.stream))
         upstream = args[args.index(b"*") + 1 :]
         assert written == list(zip(upstream[::2], upstream[1::2], strict=True))
-        await until(lambda: not client.exists(queue.keys.delayed_index(job_id)))
-        waiting = await until(
+        await wait_until_async(lambda: not client.exists(queue.keys.delayed_index(job_id)))
+        waiting = await wait_until_async(
             lambda: [e for e in _events(client, queue) if dict(e)[b"e"] == b"waiting"]
         )
         assert [key for key, _ in waiting[0]] == [b"e", b"id", b"ts"]
         release.set()
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: empty(queue))
 
 
 @pytest.mark.parametrize("vector", vectors("scheduler_fires"), ids=case)
@@ -297,8 +300,8 @@ async def test_repeats_fire_as_by_1_3_0(vector, queue: AsyncQueue, client) -> No
         fired.append(job)
 
     async with working(queue, handle, scheduler=PUNCTUAL, concurrency=1):
-        await until(lambda: client.zscore(queue.keys.repeat, key) != score)
-        await until(lambda: empty(queue))
+        await wait_until_async(lambda: client.zscore(queue.keys.repeat, key) != score)
+        await wait_until_async(lambda: empty(queue))
     stream = vector["stream_after"]
     assert len(fired) == len(stream)
     for job, written in zip(fired, stream, strict=True):

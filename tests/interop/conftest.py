@@ -1,4 +1,4 @@
-"""One ChasquiMQ process for all tests of a test process."""
+"""Fixtures with one ChasquiMQ process for all tests of a test process."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def peer() -> Iterator[Peer]:
 
 @pytest.fixture
 def queue(native_server: Server, queue_name: str) -> Iterator[Queue]:
-    with Queue(queue_name, native_server.url) as ours:
-        yield ours
+    with Queue(queue_name, native_server.url) as queue:
+        yield queue

@@ -1,4 +1,4 @@
-"""Start and drive real ChasquiMQ processes (peer.py) from a test.
+"""Start and control real ChasquiMQ processes (peer.py).
 
 with Peer.start() as peer:
     peer.call(url, "emails", "add", "welcome", {"to": "ada"}, job_id="j1")
@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
@@ -28,19 +27,20 @@ import pytest
 import redis
 
 from airflow_provider_chasqui.core.payload import decode_payload
+from tests.support.waiting import wait_until
 
-WANTED = ("chasquimq==1.3.0", "redis<7", "msgpack")
+REQUIREMENTS = ("chasquimq==1.3.0", "redis<7", "msgpack")
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".cache" / "peers" / "chasquimq-1.3.0"
 
 
 class PeerError(Exception):
-    """What the peer raised: its own class name and text."""
+    """An error that the peer raised, with its class name and text."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a handler, as the peer recorded it."""
+    """One run of a handler that the peer recorded."""
 
     id: str
     name: str
@@ -52,7 +52,7 @@ class Run:
 
 @cache
 def peer_python() -> Path:
-    """The Python that has ChasquiMQ 1.3.0, made once in .cache; skips where it cannot be got."""
+    """Return a Python with ChasquiMQ 1.3.0, installed once in .cache. Skip the test without it."""
     python = HOME / "bin" / "python"
     HOME.parent.mkdir(parents=True, exist_ok=True)
     with (HOME.parent / "lock").open("w") as lock:
@@ -61,11 +61,11 @@ def peer_python() -> Path:
             shutil.rmtree(HOME, ignore_errors=True)
             try:
                 _install(python)
-            except subprocess.CalledProcessError as failed:
-                why = f"cannot install {WANTED[0]}: {failed.stderr[-500:]}"
+            except subprocess.CalledProcessError as error:
+                reason = f"cannot install {REQUIREMENTS[0]}: {error.stderr[-500:]}"
                 if os.environ.get("CHASQUI_REQUIRE_SERVERS") == "1":
-                    pytest.fail(why)
-                pytest.skip(why)
+                    pytest.fail(reason)
+                pytest.skip(reason)
             (HOME / "ready").touch()
     return python
 
@@ -73,7 +73,7 @@ def peer_python() -> Path:
 def _install(python: Path) -> None:
     uv = Path(sys.prefix) / "bin" / "uv"
     _run([str(uv), "venv", "-q", "--python", sys.executable, str(HOME)])
-    _run([str(uv), "pip", "install", "-q", "--python", str(python), *WANTED])
+    _run([str(uv), "pip", "install", "-q", "--python", str(python), *REQUIREMENTS])
 
 
 def _run(command: list[str]) -> None:
@@ -81,7 +81,7 @@ def _run(command: list[str]) -> None:
 
 
 class Peer:
-    """One process of the real ChasquiMQ: its Queue by `call`, its Worker by `work`."""
+    """A process of the real ChasquiMQ. `call` uses its Queue, `work` starts its Worker."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -91,7 +91,7 @@ class Peer:
             text=True,
         )
         self._numbers = itertools.count()
-        self._answers: dict[int, Future[Any]] = {}
+        self._replies: dict[int, Future[Any]] = {}
         assert self._process.stdout is not None
         ready = self._process.stdout.readline()
         assert json.loads(ready) == {"ready": "1.3.0"}, ready
@@ -106,26 +106,36 @@ class Peer:
         return self._process.pid
 
     def call(self, url: str, queue: str, method: str, *args: Any, **options: Any) -> Any:
-        """Call a method of its Queue."""
-        place = {"url": url, "queue": queue, "method": method}
-        return self._ask("call", place | {"args": _packed(args), "options": _packed(options)})
+        """Call a method of the peer's Queue and return the result."""
+        target = {"url": url, "queue": queue, "method": method}
+        return self._request("call", target | {"args": _packed(args), "options": _packed(options)})
 
     def work(
-        self, url: str, queue: str, *, record: str, plan: dict[str, Any] | None = None,
+        self,
+        url: str,
+        queue: str,
+        *,
+        record: str,
+        plan: dict[str, Any] | None = None,
         **options: Any,
-    ) -> int:  # fmt: skip
-        """Start one of its Workers; every run is pushed to the Redis list `record`."""
-        place = {"url": url, "queue": queue, "record": record}
+    ) -> int:
+        """Start a Worker of the peer and return its number.
+
+        :param record: the Redis list to which the worker pushes every run.
+        :param plan: what the handler does, see peer.py.
+        """
+        target = {"url": url, "queue": queue, "record": record}
         options = {"read_block_ms": 200} | options
-        number: int = self._ask("work", place | {"plan": _packed(plan or {}), "options": options})
+        request = target | {"plan": _packed(plan or {}), "options": options}
+        number: int = self._request("work", request)
         return number
 
     def stop(self, worker: int) -> None:
-        """Close one of its Workers and wait until it has drained."""
-        self._ask("stop", {"worker": worker})
+        """Close a Worker and wait until its running jobs have ended."""
+        self._request("stop", {"worker": worker})
 
     def kill(self) -> None:
-        """End the process like a power cut."""
+        """End the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
@@ -141,13 +151,13 @@ class Peer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, do: str, request: dict[str, Any]) -> Any:
+    def _request(self, do: str, request: dict[str, Any]) -> Any:
         number = next(self._numbers)
-        answer = self._answers[number] = Future()
+        future = self._replies[number] = Future()
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": number, "do": do} | request) + "\n")
         self._process.stdin.flush()
-        reply = answer.result(timeout=60)
+        reply = future.result(timeout=60)
         if "error" in reply:
             raise PeerError(f"{reply['kind']}: {reply['error']}")
         return decode_payload(base64.b64decode(reply["packed"]))
@@ -157,7 +167,7 @@ class Peer:
         try:
             for line in self._process.stdout:
                 reply = json.loads(line)
-                self._answers.pop(reply["id"]).set_result(reply)
+                self._replies.pop(reply["id"]).set_result(reply)
         except ValueError:  # the pipe was closed
             return
 
@@ -167,16 +177,22 @@ def _packed(value: Any) -> dict[str, str]:
 
 
 def runs(url: str, record: str) -> list[Run]:
-    """What the peers' workers have run so far."""
+    """Return the runs that the workers of the peers have recorded."""
     with redis.Redis.from_url(url, protocol=2) as client:
         raw = client.lrange(record, 0, -1)
-    return [Run(*decode_payload(each)) for each in raw]
+    return [Run(*decode_payload(record)) for record in raw]
 
 
 def wait_for_runs(url: str, record: str, count: int, seconds: float = 30) -> list[Run]:
-    """Wait until so many runs are recorded, and return them."""
-    deadline = time.monotonic() + seconds
-    while len(found := runs(url, record)) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} runs: {found}"
-        time.sleep(0.02)
-    return found
+    """Wait until at least `count` runs are recorded, and return them."""
+    recorded: list[Run] = []
+
+    def enough() -> bool:
+        recorded[:] = runs(url, record)
+        return len(recorded) >= count
+
+    try:
+        wait_until(enough, seconds, f"{count} runs", interval=0.02)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {len(recorded)} runs: {recorded}") from None
+    return recorded

@@ -1,16 +1,17 @@
-"""The real ChasquiMQ, driven over JSON lines; runs in a Python environment of its own.
+"""The real ChasquiMQ, controlled with JSON lines. It runs in a separate Python environment.
 
-Each line in is a request, each line out its answer, matched by `id`. Values that JSON cannot say
-travel as {"packed": base64 of MessagePack}. This file imports nothing of ours.
+Each line of input is a request, each line of output a reply with the same `id`. Values that JSON
+cannot represent are sent as {"packed": base64 of MessagePack}. This file does not import the
+package under test.
 
     {"id": 1, "do": "call", "url": …, "queue": …, "method": "add", "args": …, "options": …}
     {"id": 2, "do": "work", "url": …, "queue": …, "record": <list key>, "plan": {…}, "options": {…}}
     {"id": 3, "do": "stop", "worker": 0}
 
-A worker writes every run into the Redis list `record`, as MessagePack [job id, name, data, attempt,
-worker, time in ms], before it does what its plan says: `fail` the first so many attempts, `die`
-for good, `sleep_ms`, and answer with `returns` or, with `echo`, with the data. A job whose data is
-a map with the key "plan" has a plan of its own.
+A worker appends every run to the Redis list `record`, as MessagePack [job id, name, data, attempt,
+worker, time in ms], and then follows its plan: `sleep_ms` waits, `die` raises UnrecoverableError,
+`fail` is the number of attempts that fail, `returns` is the result, and `echo` returns the data.
+If the data of a job is a map with the key "plan", that plan is used.
 """
 
 from __future__ import annotations
@@ -40,36 +41,36 @@ def unpack(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A job, a repeat or a list of them as maps."""
+    """Return a job, a repeat or a list of them as maps."""
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.name[0] != "_"]
         return {name: plain(getattr(value, name)) for name in names}
     return value
 
 
-def special(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that are objects of the peer."""
-    made = dict(options)
-    if "repeat" in made:
-        kind, what, *zone = made["repeat"]
+def convert_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert options to the classes of ChasquiMQ."""
+    converted = dict(options)
+    if "repeat" in converted:
+        kind, value, *zone = converted["repeat"]
         pattern = getattr(chasquimq.RepeatPattern, kind)
-        made["repeat"] = pattern(what, tz=zone[0]) if zone else pattern(what)
-    if "missed_fires" in made:
-        kind, *rest = made["missed_fires"]
-        made["missed_fires"] = getattr(chasquimq.MissedFiresPolicy, kind)(*rest)
-    if isinstance(made.get("backoff"), dict):
-        made["backoff"] = chasquimq.BackoffSpec(**made["backoff"])
-    return made
+        converted["repeat"] = pattern(value, tz=zone[0]) if zone else pattern(value)
+    if "missed_fires" in converted:
+        kind, *args = converted["missed_fires"]
+        converted["missed_fires"] = getattr(chasquimq.MissedFiresPolicy, kind)(*args)
+    if isinstance(converted.get("backoff"), dict):
+        converted["backoff"] = chasquimq.BackoffSpec(**converted["backoff"])
+    return converted
 
 
 async def call(request: dict[str, Any]) -> Any:
-    place = request["url"], request["queue"]
-    if place not in QUEUES:
-        QUEUES[place] = chasquimq.Queue(place[1], redis_url=place[0])
-    method = getattr(QUEUES[place], request["method"])
-    options = special(unpack(request.get("options", {})))
+    target = request["url"], request["queue"]
+    if target not in QUEUES:
+        QUEUES[target] = chasquimq.Queue(target[1], redis_url=target[0])
+    method = getattr(QUEUES[target], request["method"])
+    options = convert_options(unpack(request.get("options", {})))
     return plain(await method(*unpack(request.get("args", [])), **options))
 
 
@@ -95,9 +96,9 @@ async def follow(plan: dict[str, Any], job: chasquimq.Job) -> Any:
     if plan.get("sleep_ms"):
         await asyncio.sleep(plan["sleep_ms"] / 1000)
     if plan.get("die"):
-        raise chasquimq.UnrecoverableError("told to die")
+        raise chasquimq.UnrecoverableError("planned unrecoverable error")
     if job.attempt < plan.get("fail", 0):
-        raise RuntimeError("told to fail")
+        raise RuntimeError("planned failure")
     return job.data if plan.get("echo") else plan.get("returns")
 
 
@@ -107,7 +108,7 @@ async def stop(request: dict[str, Any]) -> None:
     await running
 
 
-async def answer(line: str) -> None:
+async def reply_to(line: str) -> None:
     request = json.loads(line)
     reply: dict[str, Any] = {"id": request["id"]}
     try:
@@ -123,20 +124,20 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[str] = asyncio.Queue()
 
-    def listen() -> None:
+    def read_lines() -> None:
         for line in sys.stdin:
             loop.call_soon_threadsafe(lines.put_nowait, line)
         loop.call_soon_threadsafe(lines.put_nowait, "")
 
-    threading.Thread(target=listen, daemon=True).start()
+    threading.Thread(target=read_lines, daemon=True).start()
     sys.stdout.write(json.dumps({"ready": chasquimq.version()}) + "\n")
     sys.stdout.flush()
     tasks = set()
     while line := await lines.get():
-        task = asyncio.create_task(answer(line))
+        task = asyncio.create_task(reply_to(line))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-    # Its native threads may abort a tidy exit.
+    # The native threads of ChasquiMQ may crash the process during a normal exit.
     os._exit(0)
 
 

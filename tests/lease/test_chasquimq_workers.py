@@ -16,7 +16,7 @@ from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 from airflow_provider_chasqui.queue import Queue
 from tests.lease.conftest import LONG, MS
 from tests.rsmq.conftest import chasquimq_python, stock_worker
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 __all__ = ["chasquimq_python", "stock_worker"]
 
@@ -57,7 +57,7 @@ def test_a_chasquimq_worker_claims_only_expired_leases(
         assert leases.lease("me", wait=timedelta(milliseconds=2 * IDLE)) == []
         beat.check()
     leases.ack(kept)
-    until(lambda: leases.stats().length == 0)
+    wait_until(lambda: leases.stats().length == 0)
     worker.process.stdin.write("stop\n")
     worker.process.stdin.flush()
     assert worker.receive() == "down", "the worker ran something twice"
@@ -72,7 +72,7 @@ def test_a_worker_and_lease_holders_process_every_job_once(
     while got := leases.lease("me", 7):
         ours += [lease.payload for lease in got]
         leases.ack(*got)
-    until(lambda: leases.stats().length == 0)
+    wait_until(lambda: leases.stats().length == 0)
     worker.process.stdin.write("stop\n")
     worker.process.stdin.flush()
     worker_ran = []
@@ -134,6 +134,6 @@ def test_exclusive_mode_refuses_a_stream_with_a_worker(
                 return True
             return False
 
-        until(refused)
+        wait_until(refused)
         with pytest.raises(InvalidLeaseConfig, match="'default'"):
             exclusive.lease("me", wait=LONG)

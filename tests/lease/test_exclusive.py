@@ -25,7 +25,7 @@ from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue, celeriant_co
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import ONE_OF_EACH
 from tests.lease.conftest import LONG, MS, Leasing
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 ORDERED = {"mode": "exclusive", "ordered": True, "on_max_deliveries": "block"}
@@ -105,7 +105,7 @@ def test_order_is_preserved_after_nacks_and_expired_leases(queue: Queue, leasing
     assert [lease.payload for lease in again] == [0, 1, 2, 3]
     assert [lease.deliveries for lease in again] == [2, 1, 1, 1]
     leases.extend(*again, visibility_timeout=1 * MS)
-    leased = until(lambda: leases.lease("third", 10))
+    leased = wait_until(lambda: leases.lease("third", 10))
     assert [lease.payload for lease in leased] == [0, 1, 2, 3, 4, 5]
     assert min(lease.fencing_token for lease in leased) > max(
         lease.fencing_token for lease in again

@@ -19,7 +19,7 @@ from airflow_provider_chasqui.core.errors import InvalidArgument, InvalidLeaseCo
 from airflow_provider_chasqui.core.partition import Assignment, PartitionTracker, partition_of
 from airflow_provider_chasqui.lease import AsyncPartitionedQueue, LeaseConfig, PartitionedQueue
 from tests.lease.conftest import LONG, MS
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 QUICK = timedelta(milliseconds=300)
@@ -66,13 +66,13 @@ def test_partition_ranges_are_rebalanced(partitioned: Callable[..., PartitionedQ
     with queue.join("a", session_timeout=QUICK) as a:
         assert a.partitions == (0, 1, 2, 3, 4, 5)
         with queue.join("b", session_timeout=QUICK) as b:
-            until(lambda: (a.partitions, b.partitions) == ((0, 1, 2), (3, 4, 5)))
+            wait_until(lambda: (a.partitions, b.partitions) == ((0, 1, 2), (3, 4, 5)))
             with queue.join("c", session_timeout=QUICK) as c:
-                until(lambda: (a.partitions, b.partitions, c.partitions)
+                wait_until(lambda: (a.partitions, b.partitions, c.partitions)
                       == ((0, 1), (2, 3), (4, 5)))  # fmt: skip
                 assert c.members == ("a", "b", "c")
-            until(lambda: (a.partitions, b.partitions) == ((0, 1, 2), (3, 4, 5)))
-        until(lambda: a.partitions == (0, 1, 2, 3, 4, 5))
+            wait_until(lambda: (a.partitions, b.partitions) == ((0, 1, 2), (3, 4, 5)))
+        wait_until(lambda: a.partitions == (0, 1, 2, 3, 4, 5))
 
 
 def key_of(queue: PartitionedQueue, partition: int) -> str:
@@ -92,10 +92,10 @@ def test_active_leases_are_drained_before_a_partition_moves(
             leases += a.lease(2)
             moving = [lease for lease in leases if lease.payload.startswith("1-")]
         with queue.join("b", session_timeout=QUICK) as b:
-            until(lambda: a.partitions == (0,))
+            wait_until(lambda: a.partitions == (0,))
             assert b.partitions == (), "a still has work of it in hand"
             a.ack(*leases)
-            until(lambda: b.partitions == (1,))
+            wait_until(lambda: b.partitions == (1,))
             queue.produce(key_of(queue, 1), ["1-2"])
             got = b.lease(5, wait=LONG)
             assert [lease.payload for lease in got] == ["1-2"]
@@ -112,7 +112,7 @@ def test_a_dead_consumer_is_replaced_without_reordering(
     (held,) = dead.lease(visibility_timeout=timedelta(seconds=1))
     with queue.join("b", session_timeout=QUICK) as b:
         assert b.partitions == ()
-        until(lambda: b.partitions == (0,))
+        wait_until(lambda: b.partitions == (0,))
         assert b.lease() == [], "the lease of the dead still stands"
         first, second = b.lease(2, wait=LONG)
         assert [first.payload, second.payload] == [0, 1]
@@ -251,7 +251,7 @@ def test_on_a_cluster_keys_keep_their_order_while_a_consumer_is_killed(
             produce(10, 20)
             consumers["d"] = start("d")
             produce(20, 25)
-            until(lambda: sum(stats.length for stats in queue.stats()) == 0, 60)
+            wait_until(lambda: sum(stats.length for stats in queue.stats()) == 0, 60)
             for name in ("a", "c", "d"):
                 consumers[name].communicate("stop\n", timeout=30)
                 assert consumers[name].returncode == 0

@@ -30,7 +30,7 @@ from airflow_provider_chasqui.lease import (
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import ONE_OF_EACH
 from tests.lease.conftest import LONG, MS, Leasing
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,7 +98,7 @@ def test_a_late_ack_succeeds_if_no_other_consumer_leased_the_job(
     queue.add(1)
     leases = leasing(claim_after=LONG)
     (lease,) = leases.lease("me", visibility_timeout=1 * MS)
-    until(lambda: leases.stats().available == 1)
+    wait_until(lambda: leases.stats().available == 1)
     leases.ack(lease)
     assert leases.stats().unacknowledged == 0
 
@@ -123,7 +123,7 @@ def test_a_heartbeat_reports_a_lost_lease(queue: Queue, leasing: Leasing) -> Non
     (lease,) = leases.lease("me", visibility_timeout=1 * MS)
     assert leases.lease("thief", wait=LONG)
     with leases.heartbeat(lease, visibility_timeout=30 * MS) as beat:
-        until(lambda: beat.lost_tokens)
+        wait_until(lambda: beat.lost_tokens)
         with pytest.raises(LeaseLost):
             beat.check()
 

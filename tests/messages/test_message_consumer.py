@@ -11,7 +11,7 @@ from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.triggers._message_consumer import MessageConsumer
 from tests.conftest import Server
-from tests.support.async_waiting import wait_until
+from tests.support.waiting import wait_until_async
 
 CLAIM_AFTER = timedelta(seconds=1)
 CONFIG = ConsumerConfig(claim_after=CLAIM_AFTER)
@@ -47,7 +47,7 @@ async def test_messages_can_be_acked_dead_lettered_or_retried(queue, consumer):
     (second_delivery,) = await consumer.read_window(1, max_wait=5, idle_timeout=5)
     assert (second_delivery.job.payload, second_delivery.job.attempt) == (2, 1)
     second_delivery.ack()
-    await wait_until(lambda: _is_empty(queue), "the queue is empty")
+    await wait_until_async(lambda: _is_empty(queue), message="the queue is empty")
     (dead_letter,) = await queue.dead_letters()
     assert (dead_letter.job.payload, dead_letter.reason) == (1, "unrecoverable")
     assert "not for us" in dead_letter.error

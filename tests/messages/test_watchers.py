@@ -17,7 +17,7 @@ from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.triggers import messages as module
 from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
 from airflow_provider_chasqui.triggers.queue_not_empty import ChasquiQueueNotEmptyTrigger
-from tests.support.async_waiting import wait_until
+from tests.support.waiting import wait_until_async
 
 STORED = AdvanceOutcome(acked=1, failed=0)
 NOT_STORED = AdvanceOutcome(acked=0, failed=1)
@@ -70,7 +70,7 @@ async def _once(raw):
 
 
 async def _wait_until_acked(queue: Queue) -> None:
-    await wait_until(lambda: queue.depth().running == 0, "no message is pending")
+    await wait_until_async(lambda: queue.depth().running == 0, message="no message is pending")
 
 
 def test_a_rebuilt_trigger_equals_the_original():
@@ -204,7 +204,9 @@ async def test_without_a_shared_reader_messages_are_acked_after_a_delay(queue, m
         assert [message["id"] for message in event.payload["messages"]] == ["one"]
         assert queue.job_status("one").state == "running"
         waiting = asyncio.ensure_future(anext(events))
-        await wait_until(lambda: queue.job_status("one").state == "done", "the message is acked")
+        await wait_until_async(
+            lambda: queue.job_status("one").state == "done", message="the message is acked"
+        )
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
 

@@ -14,7 +14,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.plugins.conftest import ApiCall
 from tests.plugins.sample_data import add_dead_letters
 from tests.support.plugin_site import PluginEnvironment, PluginSite
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 from tests.support.workers import working
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
@@ -32,7 +32,7 @@ def test_a_queue_is_listed_with_its_depth(
         [row] = [row for row in overview["connections"] if row["id"] == connection_id]
         return row if row["queues"] else None
 
-    connection = until(connection_with_queue, 30, f"queue {queue.name} in the overview")
+    connection = wait_until(connection_with_queue, 30, f"queue {queue.name} in the overview")
     [row] = connection["queues"]
     assert (row["waiting"], row["delayed"], row["dead"]) == (12, 1, 2)
     assert row["oldest_age_ms"] >= 0
@@ -55,7 +55,7 @@ def test_a_batch_progresses_and_its_jobs_have_events(
     retry = RetryDefaults(max_attempts=1)
     url = environment.url(connection_id)
     with working(url, queue.name, handle, retry=retry, store_results=True):
-        until(lambda: get_json("/batches/b-1")["finished"], 30, "batch b-1 finished")
+        wait_until(lambda: get_json("/batches/b-1")["finished"], 30, "batch b-1 finished")
     after = get_json("/batches/b-1")
     assert (before["done"], before["dead"], before["total"]) == (0, 0, 20)
     assert (after["done"], after["dead"], after["dead_job_ids"]) == (19, 1, ["batch:b-1:0:7"])
@@ -91,7 +91,7 @@ def test_jobs_delayed_jobs_repeats_and_consumers_are_listed(
     assert (repeat["key"], repeat["schedule"]) == ("k", "0 6 * * * (Europe/Berlin)")
 
     with working(environment.url(connection_id), queue.name, lambda job: None, consumer_id="ada-1"):
-        names = until(
+        names = wait_until(
             lambda: [
                 consumer["name"]
                 for group in get_json("/consumers")["groups"]

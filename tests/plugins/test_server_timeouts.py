@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_chasqui.queue import Queue
 from tests.support.plugin_site import PluginEnvironment, PluginSite
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
 
@@ -69,7 +69,7 @@ def test_a_hanging_server_delays_the_page_by_the_time_limit_and_nothing_else(
     assert not second["spare"]["ok"]
     # The page does not call the server again during the cooldown.
     assert second_duration < REQUEST_TIMEOUT_S
-    until(lambda: _connections(ada)["spare"]["ok"], 20, "recovery of the connection spare")
+    wait_until(lambda: _connections(ada)["spare"]["ok"], 20, "recovery of the connection spare")
 
 
 def test_a_killed_server_is_reported_and_recovers_after_a_restart(
@@ -78,11 +78,11 @@ def test_a_killed_server_is_reported_and_recovers_after_a_restart(
     server = environment.servers["spare"]
     server.kill()
     try:
-        error = until(lambda: _connections(ada)["spare"]["error"], 20, "an error of spare")
+        error = wait_until(lambda: _connections(ada)["spare"]["error"], 20, "an error of spare")
         response = ada.get("/chasqui/api/connections/spare/queue", params={"queue_name": "there"})
     finally:
         server.restart()
     assert error["code"] == "CMQ-001"
     assert response.status_code == 503
     assert response.json()["error"]["code"] == error["code"]
-    until(lambda: _connections(ada)["spare"]["ok"], 20, "recovery of the connection spare")
+    wait_until(lambda: _connections(ada)["spare"]["ok"], 20, "recovery of the connection spare")

@@ -17,7 +17,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import HERE, Dags, connect, working
 from tests.support.queue_scenarios import read
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(180)]
 
@@ -51,7 +51,7 @@ def dead_queue(queue: Queue, connected: Server) -> Queue:
 
 
 def _wait_for_dead_jobs(queue: Queue, count: int) -> None:
-    until(lambda: queue.depth().dead >= count, what=f"{count} dead jobs")
+    wait_until(lambda: queue.depth().dead >= count, message=f"{count} dead jobs")
 
 
 @pytest.mark.parametrize(

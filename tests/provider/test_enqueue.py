@@ -13,7 +13,7 @@ from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import HERE, Dags, connect, working
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(180)]
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
@@ -268,7 +268,7 @@ def test_a_sensor_of_a_dead_job_fails_or_skips(
 
     (job_id,) = queue.add_batch([1]).job_ids()
     with working(connected, queue.name, handle):
-        until(lambda: queue.depth().dead, what="a dead letter")
+        wait_until(lambda: queue.depth().dead, message="a dead letter")
     run = test_dags.run(f"dead_job_sensors_{mode}", queue=queue.name, job=job_id)
     assert run.states() == {"hard": "failed", "soft": "skipped"}
     output = "".join(capfd.readouterr())
@@ -283,7 +283,7 @@ def test_a_rescheduled_sensor_returns_the_result(
 
     (job_id,) = queue.add_batch([1]).job_ids()
     with working(connected, queue.name, handle, store_results=True):
-        until(lambda: queue.job_status(job_id).state == "done", what="the end of the job")
+        wait_until(lambda: queue.job_status(job_id).state == "done", message="the end of the job")
     run = test_dags.run("rescheduled", queue=queue.name, job=job_id)
     assert run.xcom("job") == "seen"
 

@@ -27,7 +27,7 @@ from airflow_provider_chasqui.triggers._event_follower import (
     shared_follower,
 )
 from tests.conftest import Server
-from tests.support.async_waiting import wait_until
+from tests.support.waiting import wait_until_async
 
 T = TypeVar("T")
 # No polls and no scans within the time of a test: a result comes from an event or the first read.
@@ -54,14 +54,16 @@ async def within(wait: Awaitable[T], seconds: float = 10) -> T:
 
 
 async def wait_until_started(follower: EventFollower) -> None:
-    await wait_until(lambda: follower.recent_events is not None, "the follower reads events")
+    await wait_until_async(
+        lambda: follower.recent_events is not None, message="the follower reads events"
+    )
 
 
 async def wait_until_polled(follower: EventFollower) -> None:
     await wait_until_started(follower)
-    await wait_until(
+    await wait_until_async(
         lambda: all(waiter.checked_at for waiter in follower.waiters()),
-        "the state of every waiter was read",
+        message="the state of every waiter was read",
     )
 
 
@@ -371,8 +373,9 @@ async def test_a_thousand_waits_share_two_connections(queue: Queue, connected: S
         results = await within(asyncio.gather(*waits), 60)
         assert {result.status for result in results} == {"done"}
         assert connected_clients(queue) - clients_before == 2
-    await wait_until(
-        lambda: connected_clients(queue) == clients_before, "the follower closed its connections"
+    await wait_until_async(
+        lambda: connected_clients(queue) == clients_before,
+        message="the follower closed its connections",
     )
 
 

@@ -17,7 +17,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import Dags, connect, working
 from tests.support.servers import RedisServer, valkey_binary
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("airflow-inline"), pytest.mark.timeout(240)]
 EXAMPLES = Path(__file__).parents[2] / "example_dags"
@@ -87,7 +87,7 @@ def test_dlq_replay_daily(examples: Dags, own_server: Server) -> None:
     with queue(own_server, "emails") as emails:
         emails.add_many([{"payload": n} for n in range(5)])
         with working(own_server, "emails", fail):
-            until(lambda: emails.depth().dead == 5, what="five dead letters")
+            wait_until(lambda: emails.depth().dead == 5, message="five dead letters")
         dag = examples.get("chasqui_dlq_replay_daily")
         assert (dag.max_active_runs, dag.catchup) == (1, False)
         dry_run = examples.run("chasqui_dlq_replay_daily", older_than=0)

@@ -22,7 +22,7 @@ from airflow_provider_chasqui.redis_client.connection_pool import ConnectionMana
 from airflow_provider_chasqui.redis_client.target import from_url
 from tests.redis_client.conftest import Open, admin
 from tests.support.servers import RedisServer
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -58,7 +58,7 @@ class Cluster:
             return None
 
         # Shortly after a change, every node may redirect to another one.
-        node = until(find, 15, f"a node holding the queue {queue}", every=0.05)
+        node = wait_until(find, 15, f"a node holding the queue {queue}", interval=0.05)
         assert node is not None
         return node
 
@@ -86,11 +86,11 @@ def started(binary: Path, replicas: int = 0) -> Iterator[Cluster]:
                 client.execute_command("CLUSTER", "MEET", "127.0.0.1", node.port)
         cluster = Cluster(nodes)
         for node in nodes:
-            until(lambda node=node: _knows(node, len(nodes)), 30, "the meeting of the nodes")
+            wait_until(lambda node=node: _knows(node, len(nodes)), 30, "the meeting of the nodes")
         for number, replica in enumerate(nodes[3:]):
             with admin(replica) as client:
                 client.execute_command("CLUSTER", "REPLICATE", cluster.id_of(nodes[number]))
-            until(lambda replica=replica: _replicates(replica), 30, "the replication")
+            wait_until(lambda replica=replica: _replicates(replica), 30, "the replication")
         yield cluster
     finally:
         for node in nodes:

@@ -24,9 +24,9 @@ from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncCon
 from airflow_provider_chasqui.redis_client.target import RedisTarget, from_url
 from tests.conftest import Server
 from tests.redis_client.conftest import Open, SyncAdapter, admin, stream_length
-from tests.redis_client.pausable_proxy import PausableProxy
+from tests.support.proxy import TcpProxy
 from tests.support.servers import RedisServer
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 
 def connections(server: RedisServer, name: str) -> int:
@@ -49,7 +49,9 @@ def test_one_caller_uses_one_connection(
             queue.wait("unknown", timeout=timedelta(milliseconds=1))
     assert connections(valkey_server, queue_name) == 1
     queue.close()
-    until(lambda: connections(valkey_server, queue_name) == 0, what="closing the connection")
+    wait_until(
+        lambda: connections(valkey_server, queue_name) == 0, message="closing the connection"
+    )
 
 
 def test_error_replies_leak_no_connection(
@@ -75,7 +77,9 @@ def test_timeouts_leak_no_connection(
         with pytest.raises(ConnectionFailed, match="did not reply in time"):
             queue.run(slow)
     # The server notices a closed socket only when the blocked command has ended.
-    until(lambda: connections(valkey_server, queue_name) <= 1, what="at most one connection")
+    wait_until(
+        lambda: connections(valkey_server, queue_name) <= 1, message="at most one connection"
+    )
 
 
 def test_closed_queues_of_one_connection_manager_share_its_connection(
@@ -198,7 +202,7 @@ def _open(kind: str, name: str, target: RedisTarget) -> Any:
 def test_a_command_whose_reply_was_lost_is_sent_again_and_adds_the_job_once(
     open_queue: Open, own_binary: Any, queue_name: str
 ) -> None:
-    with RedisServer.start(own_binary) as own, PausableProxy(own.port) as proxy:
+    with RedisServer.start(own_binary) as own, TcpProxy(own.url) as proxy:
 
         def lose_reply_of(call: Any) -> None:
             proxy.hold_replies()
@@ -229,7 +233,7 @@ def test_a_command_whose_reply_was_lost_is_sent_again_and_adds_the_job_once(
 async def test_a_cancelled_call_leaves_no_stray_reply(
     valkey_server: RedisServer, queue_name: str
 ) -> None:
-    with PausableProxy(valkey_server.port) as proxy:
+    with TcpProxy(valkey_server.url) as proxy:
         async with AsyncQueue(queue_name, f"{proxy.url}?client_name={queue_name}") as queue:
             await queue.add(0)
             for _ in range(20):
@@ -250,7 +254,7 @@ async def test_a_blocking_read_that_timed_out_leaves_no_stray_reply(
     valkey_server: RedisServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_provider_chasqui.redis_client.client_async.BLOCKING_GRACE", 0.05)
-    with PausableProxy(valkey_server.port) as proxy:
+    with TcpProxy(valkey_server.url) as proxy:
         async with AsyncQueue(queue_name, f"{proxy.url}?retries=0") as queue:
             await queue.add(0)
             proxy.hold_replies()
@@ -269,7 +273,7 @@ async def test_each_read_has_its_own_timeout_although_they_share_a_timer(
         args = ("XREAD", "BLOCK", ms, "STREAMS", "nowhere", "$")
         return redis_command(*args, parse=as_raw, block_ms=ms)
 
-    with PausableProxy(valkey_server.port) as proxy:
+    with TcpProxy(valkey_server.url) as proxy:
         async with AsyncQueue(queue_name, f"{proxy.url}?retries=0&timeout=0.3") as queue:
             await queue.add(0)
             await queue.client.execute(block(1))
@@ -290,7 +294,7 @@ def test_an_interrupted_login_leaves_no_unauthenticated_connection(
     valkey_server: RedisServer, queue_name: str, kind: str
 ) -> None:
     binary = valkey_server.binary
-    with RedisServer.start(binary, "--requirepass", "pw") as own, PausableProxy(own.port) as proxy:
+    with RedisServer.start(binary, "--requirepass", "pw") as own, TcpProxy(own.url) as proxy:
         target = from_url(proxy.url, password="pw", timeout=5, client_name=queue_name)
         if kind == "asyncio":
             asyncio.run(_interrupt_async(proxy, queue_name, target))
@@ -298,7 +302,7 @@ def test_an_interrupted_login_leaves_no_unauthenticated_connection(
             _interrupt_blocking(proxy, queue_name, target)
 
 
-async def _interrupt_async(proxy: PausableProxy, name: str, target: RedisTarget) -> None:
+async def _interrupt_async(proxy: TcpProxy, name: str, target: RedisTarget) -> None:
     async with AsyncQueue(name, target) as queue:
         for turn in range(5):
             await queue.client._disconnect_idle()
@@ -320,7 +324,7 @@ class Interrupt(BaseException):
     """An exception like the one that Airflow raises in the main thread when a task times out."""
 
 
-def _interrupt_blocking(proxy: PausableProxy, name: str, target: RedisTarget) -> None:
+def _interrupt_blocking(proxy: TcpProxy, name: str, target: RedisTarget) -> None:
     def handle_signal(*_: object) -> None:
         raise Interrupt
 

@@ -19,7 +19,7 @@ from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncCon
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 from tests.redis_client.conftest import Open, admin, stream_length
 from tests.support.servers import RedisServer
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -73,7 +73,7 @@ def fleet(redis86_binary: Path) -> Iterator[Fleet]:
         replica = RedisServer.start(redis86_binary, *login, *replica_options)
         servers.append(replica)
         with admin(replica, password="pw") as client:
-            until(
+            wait_until(
                 lambda: client.info("replication")["master_link_status"] == "up",
                 20,
                 "the replication",
@@ -90,11 +90,11 @@ def fleet(redis86_binary: Path) -> Iterator[Fleet]:
 def _wait_for_quorum(sentinels: list[RedisServer]) -> None:
     for sentinel in sentinels:
         with admin(sentinel) as client:
-            until(
+            wait_until(
                 lambda client=client: _known_peers(client) == ("2", "1"),
                 30,
                 "the discovery of two sentinels and one replica",
-                every=0.05,
+                interval=0.05,
             )
 
 
@@ -149,7 +149,7 @@ def test_adds_continue_after_a_manual_failover(
         queue.add_many([{"payload": n} for n in range(10)])
         added += 10
     with admin(fleet.master, password="pw") as client:
-        until(lambda: client.info("replication")["role"] != "master", 60, "the demotion")
+        wait_until(lambda: client.info("replication")["role"] != "master", 60, "the demotion")
     before = stream_length(fleet.replica, queue_name, password="pw")
     # Adds to the old master before its demotion may be lost. None exists twice.
     assert 1 <= before <= added

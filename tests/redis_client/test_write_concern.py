@@ -23,9 +23,9 @@ from airflow_provider_chasqui.core.errors import (
 )
 from airflow_provider_chasqui.redis_client.retry import PipelineRequest
 from tests.redis_client.conftest import Open, admin, stream_length
-from tests.redis_client.pausable_proxy import PausableProxy
+from tests.support.proxy import TcpProxy
 from tests.support.servers import RedisServer
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -47,7 +47,7 @@ def pair(own_binary: Path) -> Iterator[Pair]:
         replica_options = ("--replicaof", "127.0.0.1", str(master.port))
         with RedisServer.start(own_binary, *replica_options, aof=True) as replica:
             with admin(replica) as client:
-                until(
+                wait_until(
                     lambda: client.info("replication")["master_link_status"] == "up",
                     30,
                     "the replication",
@@ -120,7 +120,7 @@ def test_a_resend_that_writes_nothing_does_not_confirm_the_job(
     open_queue: Open, pair: Pair, queue_name: str
 ) -> None:
     """The resend finds the job and writes nothing, so WAIT alone would succeed."""
-    with PausableProxy(pair.master.port) as proxy:
+    with TcpProxy(pair.master.url) as proxy:
         queue = open_queue(queue_name, proxy.url, config=config())
         queue.add(0)
         pair.replica.pause()

@@ -1,4 +1,4 @@
-"""Nothing that comes from Redis, a request or a file of jobs can become code."""
+"""Data from Redis, from requests and from job files is never executed as code."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ PACKAGE = Path(__file__).parents[2] / "airflow_provider_chasqui"
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle"}
 CALLS = {"eval", "exec", "compile", "__import__"}
-# The supervisor tells its own child, over a socket pair that nobody else has, what to do.
-PRIVATE = {"supervisor/worker_process.py": {"pickle"}, "supervisor/child_main.py": {"pickle"}}
-# Code is loaded by name in these places only, and each says where the name comes from.
+# The supervisor and its child processes communicate over a private socket pair.
+ALLOWED = {"supervisor/worker_process.py": {"pickle"}, "supervisor/child_main.py": {"pickle"}}
+# The only modules that import code by name, with the source of the name.
 LOADERS = {
-    "__init__.py",  # the package's own names
-    "supervisor/handler_loader.py",  # the command line of whoever starts the worker
+    "__init__.py",  # the names that the package exports
+    "supervisor/handler_loader.py",  # the command line of the worker
     "operators/consume.py",  # the DAG file; the field is not a template
-    "hooks/_stats.py",  # one of two names that stand there
+    "hooks/_stats.py",  # one of two constants
 }
 
 
-def found(tree: ast.AST) -> Iterator[str]:
-    """The names of what could turn data into code."""
+def names_used(tree: ast.AST) -> Iterator[str]:
+    """Return the imported modules, the called functions and the use of `shell=`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
@@ -44,41 +44,49 @@ def _called(node: ast.Call) -> Iterator[str]:
         yield "shell="
 
 
-def dangers(source: str) -> set[str]:
-    seen = set(found(ast.parse(source)))
+def dangerous_names(source: str) -> set[str]:
+    """Return the names in a module that could execute data."""
+    used = set(names_used(ast.parse(source)))
     calls = {f"{name}()" for name in CALLS} | {"yaml.load()", "yaml.unsafe_load()", "os.system()"}
-    return (seen & MODULES) | (seen & calls) | (seen & {"shell="})
+    return used & (MODULES | calls | {"shell="})
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_no_module_can_run_data(file: Path) -> None:
+def test_no_module_can_execute_data(file: Path) -> None:
     name = file.relative_to(PACKAGE).as_posix()
-    assert dangers(file.read_text()) == PRIVATE.get(name, set())
+    assert dangerous_names(file.read_text()) == ALLOWED.get(name, set())
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "import pickle", "from pickle import loads", "import marshal", "eval('1')", "exec('1')",
-        "import yaml\nyaml.load(x)", "__import__('os')", "import os\nos.system('ls')",
-        "import subprocess as s\ns.run('ls', shell=True)", "def f():\n    import dill",
+        "import pickle",
+        "from pickle import loads",
+        "import marshal",
+        "eval('1')",
+        "exec('1')",
+        "import yaml\nyaml.load(x)",
+        "__import__('os')",
+        "import os\nos.system('ls')",
+        "import subprocess as s\ns.run('ls', shell=True)",
+        "def f():\n    import dill",
     ],
-)  # fmt: skip
-def test_the_search_finds_what_it_looks_for(source: str) -> None:
-    assert dangers(source)
+)
+def test_the_search_finds_every_dangerous_construct(source: str) -> None:
+    assert dangerous_names(source)
 
 
-def test_code_is_imported_by_name_in_known_places_only() -> None:
-    using = {
+def test_code_is_imported_by_name_only_in_known_modules() -> None:
+    importers = {
         file.relative_to(PACKAGE).as_posix()
         for file in FILES
         if {"import_module()", "importlib.import_module()"}
-        & set(found(ast.parse(file.read_text())))
+        & set(names_used(ast.parse(file.read_text())))
     }
-    assert using <= LOADERS, "say where the name comes from, and that no job can choose it"
+    assert importers <= LOADERS, "add the module with the source of the name; no job may choose it"
 
 
-def test_the_handler_of_an_operator_cannot_come_from_a_message() -> None:
+def test_the_handler_of_the_consume_operator_is_not_a_template() -> None:
     from airflow_provider_chasqui.operators.consume import ChasquiConsumeOperator
 
     assert "handler" not in ChasquiConsumeOperator.template_fields

@@ -1,4 +1,4 @@
-"""A password is changed under a running worker: it logs in with the new one and goes on."""
+"""A running worker logs in with the new password after a password change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 MINUTE = timedelta(minutes=1)
 
 
-def test_a_password_file_is_read_again_when_the_server_asks_again(
+def test_the_password_file_is_read_again_after_a_rejected_login(
     start_worker: Callable[..., Worker], queue_name: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"
@@ -31,12 +31,13 @@ def test_a_password_file_is_read_again_when_the_server_asks_again(
         rules = ("on", ">monday-secret", "~{chasqui:*", "+@all")
         client.execute_command("ACL", "SETUSER", "worker", *rules)
         worker = start_worker(
-            Server(process.url, "portable"), "-q", queue_name, "--store-results",
-            "--username", "worker", "--password-file", str(file),
-        ).ready()  # fmt: skip
+            Server(process.url, "portable"),
+            *("-q", queue_name, "--store-results"),
+            *("--username", "worker", "--password-file", str(file)),
+        ).ready()
         with Queue(queue_name, process.url) as queue:
             assert queue.wait(queue.add("before").job_id, timeout=MINUTE) == [1, "before"]
-            # The old word is refused for a while before the new one is in the file.
+            # The server rejects the old password before the file has the new one.
             client.execute_command("ACL", "SETUSER", "worker", "resetpass", ">tuesday-secret")
             client.execute_command("CLIENT", "KILL", "USER", "worker")
             job = queue.add("after")

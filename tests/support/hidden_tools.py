@@ -1,4 +1,4 @@
-"""A PATH on which some programs are missing, as on a machine where nobody installed them."""
+"""Environments in which some programs are not on the PATH."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def environment_without(folder: Path, *names: str) -> dict[str, str]:
 
     A directory of the PATH that holds one of them is replaced by links to its other programs.
 
-    :param folder: An existing directory for those links.
-    :param names: Patterns of program names.
+    :param folder: an existing directory for those links.
+    :param names: patterns of program names.
     """
-    found: list[str] = []
+    directories: list[str] = []
     for number, entry in enumerate(os.environ["PATH"].split(os.pathsep)):
         if not os.path.isdir(entry):
             continue
         programs = os.listdir(entry)
-        kept = [each for each in programs if not _matches(each, names)]
-        if len(kept) == len(programs):
-            found.append(entry)
+        visible = [program for program in programs if not _matches(program, names)]
+        if len(visible) == len(programs):
+            directories.append(entry)
             continue
         links = folder / str(number)
         links.mkdir()
-        for each in kept:
-            (links / each).symlink_to(Path(entry, each))
-        found.append(str(links))
-    env = os.environ | {"PATH": os.pathsep.join(found)}
+        for program in visible:
+            (links / program).symlink_to(Path(entry, program))
+        directories.append(str(links))
+    env = os.environ | {"PATH": os.pathsep.join(directories)}
     env.pop("JAVA_HOME", None)
     return env
 

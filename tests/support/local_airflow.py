@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from demo.local_airflow import LocalAirflow
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -63,7 +63,7 @@ class AirflowSite(LocalAirflow):
             state = self.state(dag_id, run_id)
             return state if state in ("success", "failed") else None
 
-        return until(final_state, seconds, f"the end of {dag_id}")
+        return wait_until(final_state, seconds, f"the end of {dag_id}")
 
     def wait_until_deferred(
         self, dag_id: str, run_id: str, task_id: str, seconds: float = 120
@@ -84,7 +84,7 @@ class AirflowSite(LocalAirflow):
 
         :param seconds: the maximum time.
         """
-        until(
+        wait_until(
             lambda: self.task_states(dag_id, run_id).get(task_id) == "deferred",
             seconds,
             f"the deferral of {dag_id}.{task_id}",
@@ -94,7 +94,7 @@ class AirflowSite(LocalAirflow):
             f"dag_id={dag_id!r}, task_id={task_id!r}, run_id={run_id!r},"
         )
         scheduler_log = self.logs / "scheduler.log"
-        until(
+        wait_until(
             lambda: event in scheduler_log.read_text(errors="replace"),
             seconds,
             f"the executor event of the deferred process of {dag_id}.{task_id}",

@@ -1,4 +1,4 @@
-"""A plain client beside ours, and everything a queue has on the server, as one value."""
+"""Reading the keys of a queue with redis-py, independently of the client under test."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_provider_chasqui.core.keys import Keys
 
 @contextmanager
 def plain_client(url: str) -> Iterator[Any]:
-    """redis-py itself, with RESP2 and undecoded replies."""
+    """Open a redis-py client with RESP2 and undecoded replies."""
     client = redis.Redis.from_url(url, protocol=2, socket_timeout=10)
-    # redis-py would make a dict of the fields, which forgets their order.
+    # By default redis-py converts the fields to a dict, which loses duplicates and their order.
     client.set_response_callback("XRANGE", lambda reply, **_: reply)
     try:
         yield client
@@ -25,14 +25,14 @@ def plain_client(url: str) -> Iterator[Any]:
 
 
 def names(client: Any, keys: Keys) -> list[str]:
-    """The keys of a queue without their hash tag, sorted."""
+    """Return the keys of a queue without their hash tag, sorted."""
     pattern = re.sub(r"([*?\[\]\\])", r"\\\1", keys.hash_tag) + ":*"
-    found = client.scan_iter(match=pattern, count=1000)
-    return sorted(name.decode()[len(keys.hash_tag) + 1 :] for name in found)
+    matches = client.scan_iter(match=pattern, count=1000)
+    return sorted(name.decode()[len(keys.hash_tag) + 1 :] for name in matches)
 
 
 def dump(client: Any, keys: Keys) -> dict[str, Any]:
-    """Every key of a queue with its whole content, groups and pending entries included."""
+    """Return every key of a queue with its content, including groups and pending entries."""
     return {name: _content(client, f"{keys.hash_tag}:{name}") for name in names(client, keys)}
 
 
@@ -43,8 +43,8 @@ def _content(client: Any, key: str) -> Any:
         for group in client.xinfo_groups(key):
             pending = client.xpending_range(key, group["name"], "-", "+", 10_000)
             content[group["name"].decode()] = [
-                (each["message_id"].decode(), each["consumer"].decode(), each["times_delivered"])
-                for each in pending
+                (entry["message_id"].decode(), entry["consumer"].decode(), entry["times_delivered"])
+                for entry in pending
             ]
         return content
     if kind == "zset":
@@ -59,7 +59,7 @@ def _content(client: Any, key: str) -> Any:
 
 
 def entries(client: Any, key: str) -> list[tuple[str, list[tuple[bytes, bytes]]]]:
-    """The entries of a stream, fields in the order they were written."""
+    """Return the entries of a stream with their fields in the order of writing."""
     return [
         (entry_id.decode(), list(zip(flat[::2], flat[1::2], strict=True)))
         for entry_id, flat in client.execute_command("XRANGE", key, "-", "+")

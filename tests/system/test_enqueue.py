@@ -14,7 +14,7 @@ from tests.conftest import Server
 from tests.provider.conftest import working
 from tests.provider.test_enqueue import waiting
 from tests.support.local_airflow import AirflowSite
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.system,
@@ -64,11 +64,11 @@ def test_the_triggerer_is_killed_while_a_thousand_jobs_are_awaited(
         executed.append(job.payload)
 
     with working(site_server, queue.name, handle, concurrency=1):
-        until(lambda: len(executed) > 10, 30, "the first jobs", every=0.01)
+        wait_until(lambda: len(executed) > 10, 30, "the first jobs", interval=0.01)
         airflow_site.kill("triggerer")
         assert airflow_site.task_states("await_thousand", run)["wait"] == "deferred"
         triggerer_killed.set()
-        until(lambda: len(executed) == 1000, 60, "the other jobs, while no triggerer runs")
+        wait_until(lambda: len(executed) == 1000, 60, "the other jobs, while no triggerer runs")
         airflow_site.launch("triggerer")
         assert airflow_site.wait("await_thousand", run, 180) == "success"
     counts = airflow_site.xcom("await_thousand", run, "wait")
@@ -97,7 +97,7 @@ def test_a_clear_reattaches_or_resubmits_according_to_on_retry(
     assert airflow_site.wait("cleared", run) == "success"
     body = {"dry_run": False, "dag_run_id": run, "only_failed": False, "reset_dag_runs": True}
     airflow_site.api("POST", "dags/cleared/clearTaskInstances", **body)
-    until(
+    wait_until(
         lambda: {task["try_number"] for task in airflow_site.tasks("cleared", run)} == {2},
         60,
         "the second try",
@@ -116,13 +116,15 @@ def test_a_task_that_a_user_marks_as_failed_cancels_its_jobs(
 
     run = airflow_site.trigger("failed_by_user", queue=queue.name)
     waiting_states = {"deferred": "deferred", "in_process": "running"}
-    until(
+    wait_until(
         lambda: airflow_site.task_states("failed_by_user", run) == waiting_states, 90, "the waits"
     )
-    until(lambda: queue.depth().delayed == 4, 60, "the jobs")
+    wait_until(lambda: queue.depth().delayed == 4, 60, "the jobs")
     # Airflow calls `on_kill` only of a trigger that is running.
-    until(lambda: all(map(has_started_waiting, waiting_states)), 60, "the progress logs", every=1)
+    wait_until(
+        lambda: all(map(has_started_waiting, waiting_states)), 60, "the progress logs", interval=1
+    )
     for task_id in waiting_states:
         path = f"dags/failed_by_user/dagRuns/{run}/taskInstances/{task_id}"
         airflow_site.api("PATCH", path, new_state="failed")
-    until(lambda: queue.depth().delayed == 0, 90, "the cancellation")
+    wait_until(lambda: queue.depth().delayed == 0, 90, "the cancellation")

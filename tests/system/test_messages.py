@@ -13,7 +13,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.support.local_airflow import AirflowSite
 from tests.support.servers import RedisServer
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.system,
@@ -77,11 +77,11 @@ def test_each_message_of_a_burst_reaches_one_run(
 ) -> None:
     orders = send(messages, "burst", 1000, "order")
     refunds = send(messages, "back", 10, "refund")
-    until(lambda: all_recorded(records, "order", orders), 300, "a run for every order")
-    until(lambda: all_recorded(records, "refund", refunds), 60, "a run for every refund")
+    wait_until(lambda: all_recorded(records, "order", orders), 300, "a run for every order")
+    wait_until(lambda: all_recorded(records, "refund", refunds), 60, "a run for every refund")
     assert {records.counts("order")[job_id] for job_id in orders} == {1}
-    until(lambda: count_active(messages) == 1, 60, "a single reader for two watchers")
-    until(lambda: messages.depth().running == 0, 60, "the ack of all messages")
+    wait_until(lambda: count_active(messages) == 1, 60, "a single reader for two watchers")
+    wait_until(lambda: messages.depth().running == 0, 60, "the ack of all messages")
     assert messages.depth().dead == 0
 
 
@@ -89,21 +89,21 @@ def test_each_message_of_a_burst_reaches_one_run(
 def test_pending_messages_of_a_killed_triggerer_are_delivered_again(
     airflow_site: AirflowSite, messages: Queue, records: Records
 ) -> None:
-    until(lambda: messages.consumers(), 60, "the watcher")
+    wait_until(lambda: messages.consumers(), 60, "the watcher")
     ids = send(messages, "pending", 300, "order")
-    until(lambda: messages.depth().running > 0, 30, "pending messages", every=0.005)
+    wait_until(lambda: messages.depth().running > 0, 30, "pending messages", interval=0.005)
     airflow_site.kill("triggerer")
     assert messages.depth().running + messages.depth().waiting > 0
     airflow_site.launch("triggerer")
-    until(lambda: all_recorded(records, "order", ids), 240, "every message")
+    wait_until(lambda: all_recorded(records, "order", ids), 240, "every message")
 
 
 def test_runs_are_started_until_every_leased_message_is_acked(
     airflow_site: AirflowSite, leases: Queue, records: Records
 ) -> None:
     ids = send(leases, "burst-lease", 1000)
-    until(lambda: all_recorded(records, "leased", ids), 240, "every message")
-    until(lambda: leases.depth().running == leases.depth().waiting == 0, 60, "an empty queue")
+    wait_until(lambda: all_recorded(records, "leased", ids), 240, "every message")
+    wait_until(lambda: leases.depth().running == leases.depth().waiting == 0, 60, "an empty queue")
     assert {records.counts("leased")[job_id] for job_id in ids} == {1}
 
 
@@ -112,10 +112,10 @@ def test_a_failing_message_is_dead_lettered_without_the_rest_of_its_batch(
 ) -> None:
     leases.add("poison", job_id="poison")
     ids = send(leases, "neighbour", 3)
-    until(lambda: leases.depth().dead == 1, 240, "the dead letter")
+    wait_until(lambda: leases.depth().dead == 1, 240, "the dead letter")
     (dead_letter,) = leases.dead_letters()
     assert dead_letter.job_id == "poison"
-    until(lambda: all_recorded(records, "leased", ids), 120, "the other messages of its batch")
+    wait_until(lambda: all_recorded(records, "leased", ids), 120, "the other messages of its batch")
     leases.purge_dead_letters()
 
 
@@ -126,7 +126,7 @@ def test_a_paused_dag_processes_its_messages_after_it_is_unpaused(
     ids = send(leases, "paused", 20)
     assert not set(records.counts("leased")) & ids
     airflow_site.api("PATCH", "dags/on_queue_not_empty", is_paused=False)
-    until(lambda: all_recorded(records, "leased", ids), 180, "the messages after unpausing")
+    wait_until(lambda: all_recorded(records, "leased", ids), 180, "the messages after unpausing")
 
 
 def returned_values(site: AirflowSite, dag_id: str, task_id: str) -> list[Any]:
@@ -150,7 +150,7 @@ def test_the_example_messages_to_runs_books_every_order(
         values = returned_values(airflow_site, "messages_to_runs", "book")
         return {job_id for job_ids in values for job_id in job_ids}
 
-    until(lambda: booked() == ids, 240, "the orders in runs of the example", every=1)
+    wait_until(lambda: booked() == ids, 240, "the orders in runs of the example", interval=1)
 
 
 def test_the_example_lease_orders_weighs_every_parcel(
@@ -162,8 +162,8 @@ def test_the_example_lease_orders_weighs_every_parcel(
         def weighed() -> int:
             return sum(returned_values(airflow_site, "lease_orders", "process_parcels.weigh"))
 
-        until(lambda: weighed() == 15, 240, "the parcels in runs of the example", every=1)
-        until(lambda: parcels.depth().running == parcels.depth().waiting == 0, 60, "the acks")
+        wait_until(lambda: weighed() == 15, 240, "the parcels in runs of the example", interval=1)
+        wait_until(lambda: parcels.depth().running == parcels.depth().waiting == 0, 60, "the acks")
 
 
 @pytest.mark.chaos
@@ -174,12 +174,14 @@ def test_watchers_survive_a_restart_of_redis(
     leases: Queue,
     records: Records,
 ) -> None:
-    until(lambda: messages.consumers(), 60, "the watcher")
+    wait_until(lambda: messages.consumers(), 60, "the watcher")
     site_redis.restart()
     orders = send(messages, "restart", 50, "order")
     leased_ids = send(leases, "restart-lease", 50)
-    until(lambda: all_recorded(records, "order", orders), 180, "the messages after the restart")
-    until(
+    wait_until(
+        lambda: all_recorded(records, "order", orders), 180, "the messages after the restart"
+    )
+    wait_until(
         lambda: all_recorded(records, "leased", leased_ids),
         180,
         "the leased messages after the restart",

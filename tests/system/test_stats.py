@@ -12,7 +12,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import working
 from tests.support.local_airflow import AirflowSite
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 from tests.system.statsd import StatsdServer
 
 pytestmark = [
@@ -28,7 +28,7 @@ def assert_count(statsd: StatsdServer) -> Callable[[str, str, int], None]:
 
     def wait(metric: str, queue_name: str, count: int) -> None:
         key = f"chasqui.{metric}", queue_name
-        until(lambda: statsd.counts[key] >= count, 60, f"{metric} >= {count}")
+        wait_until(lambda: statsd.counts[key] >= count, 60, f"{metric} >= {count}")
         assert statsd.counts[key] == count
 
     return wait
@@ -57,7 +57,9 @@ def test_tasks_count_sent_and_replayed_jobs_and_measure_the_wait(
         assert_count("jobs_enqueued", queue_name, 20)
         assert_count("dead_letters_replayed", queue_name, 3)
         assert queue.depth().dead == 0
-    until(lambda: statsd.times_ms["chasqui.batch_wait", queue_name], 30, "the metric batch_wait")
+    wait_until(
+        lambda: statsd.times_ms["chasqui.batch_wait", queue_name], 30, "the metric batch_wait"
+    )
     wait_ms = statsd.times_ms["chasqui.batch_wait", queue_name][-1]
     assert 0 < wait_ms < (time.monotonic() - started_at) * 1000
 
@@ -86,12 +88,12 @@ def test_watchers_count_messages_and_events(
         messages.add_many([{"payload": n, "job_name": "refund"} for n in range(5)])
     with Queue("sys-leases", site_server.url) as leases:
         leases.add_many([{"payload": n} for n in range(4)])
-    until(
+    wait_until(
         lambda: count("messages_acked", "sys-leases") >= acked_before + 4, 180, "the acked messages"
     )
     assert count("messages_leased", "sys-leases") >= count("messages_acked", "sys-leases")
     assert count("queue_not_empty_events", "sys-leases") > fired_before
-    until(
+    wait_until(
         lambda: count("watcher_messages", "sys-messages") >= messages_before + 5,
         180,
         "the messages of the watcher",

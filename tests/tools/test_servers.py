@@ -1,4 +1,4 @@
-"""The test servers themselves: private, restartable, and gone with the tests."""
+"""The servers of the tests: private, restartable, and ended together with the tests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from tests.support.servers import Certificates, RedisServer, valkey_binary
+from tests.support.waiting import wait_until
 
 
 def client(server: RedisServer, **options: object) -> redis.Redis:
@@ -28,7 +29,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_every_shared_server_answers(
+def test_every_shared_server_replies(
     redis86_server: RedisServer, valkey_server: RedisServer, redis7_server: RedisServer
 ) -> None:
     for server in (redis86_server, valkey_server, redis7_server):
@@ -36,7 +37,7 @@ def test_every_shared_server_answers(
             assert connection.info("server")["process_id"] == server.pid
 
 
-def test_data_survives_a_kill_with_aof_and_only_then() -> None:
+def test_data_survives_a_kill_only_with_an_append_only_file() -> None:
     for aof in (True, False):
         with RedisServer.start(valkey_binary(), "--appendfsync", "always", aof=aof) as server:
             port, first = server.port, server.pid
@@ -51,7 +52,7 @@ def test_data_survives_a_kill_with_aof_and_only_then() -> None:
                 assert connection.get("k") == (b"v" if aof else None)
 
 
-def test_a_paused_server_answers_after_resume() -> None:
+def test_a_paused_server_replies_after_resume() -> None:
     with RedisServer.start(valkey_binary()) as server:
         server.pause()
         with (
@@ -64,7 +65,7 @@ def test_a_paused_server_answers_after_resume() -> None:
             assert connection.ping()
 
 
-def test_tls_with_and_without_a_client_certificate(
+def test_tls_works_with_and_without_a_client_certificate(
     redis86_binary: Path, certificates: Certificates
 ) -> None:
     trust = {"ssl_ca_certs": str(certificates.ca)}
@@ -89,8 +90,8 @@ def test_a_sentinel_knows_its_master(redis86_binary: Path) -> None:
         config = f"sentinel monitor main 127.0.0.1 {master.port} 1\n"
         with RedisServer.start(redis86_binary, "--sentinel", config=config) as sentinel:
             with client(sentinel) as connection:
-                found = connection.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
-            assert [str(part).strip("b'") for part in found] == ["127.0.0.1", str(master.port)]
+                address = connection.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
+            assert [str(part).strip("b'") for part in address] == ["127.0.0.1", str(master.port)]
 
 
 def test_a_single_cluster_node_serves_all_slots(redis86_binary: Path) -> None:
@@ -99,13 +100,14 @@ def test_a_single_cluster_node_serves_all_slots(redis86_binary: Path) -> None:
         client(server) as connection,
     ):
         connection.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-        deadline = time.monotonic() + 10
-        while connection.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(
+            lambda: connection.execute_command("CLUSTER INFO")["cluster_state"] == "ok",
+            10,
+            "the cluster state is ok",
+        )
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
+def test_the_error_of_a_server_that_cannot_start_has_its_output() -> None:
     with pytest.raises(RuntimeError, match="no-such-option"):
         RedisServer.start(valkey_binary(), "--no-such-option", "1")
 
@@ -129,7 +131,7 @@ def test_close_ends_the_process_and_removes_the_folder() -> None:
     assert not folder.exists()
 
 
-def test_a_server_dies_with_killed_tests() -> None:
+def test_a_server_ends_with_a_killed_test_process() -> None:
     program = (
         "import time; from tests.support.servers import RedisServer, valkey_binary;"
         "print(RedisServer.start(valkey_binary()).pid, flush=True); time.sleep(60)"
@@ -141,7 +143,4 @@ def test_a_server_dies_with_killed_tests() -> None:
         pid = int(tests.stdout.readline())
         assert alive(pid)
         tests.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive(pid)
+    wait_until(lambda: not alive(pid), 10, "the server has ended")

@@ -1,4 +1,4 @@
-"""The golden vectors: bytes that ChasquiMQ 1.3.0 wrote, and how to ask our Queue for the same."""
+"""Test vectors of ChasquiMQ 1.3.0, and the arguments that give the same bytes here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ Vector = dict[str, Any]
 
 
 def vectors(file: str) -> list[Vector]:
-    found: list[Vector] = json.loads((_HOME / f"{file}.json").read_text("utf-8"))
-    return found
+    """Return the vectors of a file."""
+    content: list[Vector] = json.loads((_HOME / f"{file}.json").read_text("utf-8"))
+    return content
 
 
 def case(vector: Vector) -> str:
@@ -25,7 +26,7 @@ def case(vector: Vector) -> str:
 
 
 def value(raw: Any) -> Any:
-    """Return an input as Python had it: the files write what JSON cannot say as small maps."""
+    """Return an input as a Python value. Values that JSON cannot represent are stored as maps."""
     match raw:
         case {"__bytes_hex__": text}:
             return bytes.fromhex(text)
@@ -51,39 +52,38 @@ def fields(pairs: list[list[str]]) -> list[tuple[bytes, bytes]]:
 
 
 def retry(inputs: Vector) -> RetryPolicy | None:
-    """Return the policy that `attempts` and `backoff` of ChasquiMQ's add stand for."""
+    """Return the policy for `attempts` and `backoff` of ChasquiMQ's add."""
     if "attempts" not in inputs and "backoff" not in inputs:
         return None
     return RetryPolicy(inputs.get("attempts"), _backoff(value(inputs.get("backoff"))))
 
 
-def _backoff(given: Any) -> Backoff | None:
-    if given is None:
+def _backoff(backoff: Any) -> Backoff | None:
+    if backoff is None:
         return None
-    if type(given) is int:
-        return Backoff("fixed", given)
-    if isinstance(given, dict):
-        return Backoff(**given.get("BackoffSpec", given))
-    return given  # type: ignore[no-any-return]
+    if type(backoff) is int:
+        return Backoff("fixed", backoff)
+    if isinstance(backoff, dict):
+        return Backoff(**backoff.get("BackoffSpec", backoff))
+    return backoff  # type: ignore[no-any-return]
 
 
 def when(inputs: Vector) -> dict[str, Any]:
-    """Return `delay` or `at` for our add from ChasquiMQ's `delay_ms` and `delay`."""
-    chosen: dict[str, Any] = {}
+    """Return `delay` or `run_at` for `delay_ms` and `delay` of ChasquiMQ's add."""
+    options: dict[str, Any] = {}
     if "delay" in inputs:
         text = inputs["delay"]
-        given = eval(text, _DATETIME) if text.startswith("datetime") else None
-        chosen["delay"] = given or datetime.timedelta(seconds=1)
+        delay = eval(text, _DATETIME) if text.startswith("datetime") else None
+        options["delay"] = delay or datetime.timedelta(seconds=1)
     match inputs.get("delay_ms"):
         case None:
             pass
         case str() as text if text.startswith("datetime"):
-            chosen["run_at"] = eval(text, _DATETIME)
+            options["run_at"] = eval(text, _DATETIME)
         case "True":
-            chosen["delay"] = True
-        case ms if "delay" in chosen:
-            at = datetime.datetime.fromtimestamp(int(ms) / 1000, datetime.UTC)
-            chosen["run_at"] = at
+            options["delay"] = True
+        case ms if "delay" in options:
+            options["run_at"] = datetime.datetime.fromtimestamp(int(ms) / 1000, datetime.UTC)
         case ms:
-            chosen["delay"] = datetime.timedelta(milliseconds=int(ms))
-    return chosen
+            options["delay"] = datetime.timedelta(milliseconds=int(ms))
+    return options

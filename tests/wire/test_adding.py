@@ -1,4 +1,4 @@
-"""Jobs that our Queue adds are, byte for byte, those that ChasquiMQ 1.3.0 adds."""
+"""The Queue adds jobs with exactly the bytes that ChasquiMQ 1.3.0 writes."""
 
 from __future__ import annotations
 
@@ -27,45 +27,45 @@ def open_queue(server: Any, name: str, clock_ms: int = NOW) -> Iterator[Queue]:
 
 
 def add(queue: Queue, vector: dict[str, Any], ulid: str = "") -> str:
-    """Add what the vector added; `ulid` is what our own minting is to answer."""
+    """Add the job of a vector. If `ulid` is given, the queue generates it as the job id."""
     if ulid:
         queue._flows._ulid_generator.next = lambda _: ulid  # type: ignore[method-assign]
     inputs = vector["inputs"]
     payload, name = value(inputs["data"]), inputs["name"]
-    chosen = {"job_id": inputs.get("job_id"), "retry": retry(inputs)} | when(inputs)
-    return queue.add(payload, job_name=name, **chosen).job_id
+    options = {"job_id": inputs.get("job_id"), "retry": retry(inputs)} | when(inputs)
+    return queue.add(payload, job_name=name, **options).job_id
 
 
-def refused(file: str) -> list[dict[str, Any]]:
+def rejected(file: str) -> list[dict[str, Any]]:
     return [vector for vector in vectors(file) if "error" in vector]
 
 
-def taken(file: str) -> list[dict[str, Any]]:
+def accepted(file: str) -> list[dict[str, Any]]:
     return [vector for vector in vectors(file) if "error" not in vector]
 
 
-IMMEDIATE = taken("immediate") + taken("retry_override")
-REFUSED = refused("immediate") + refused("retry_override") + refused("delayed")
+IMMEDIATE = accepted("immediate") + accepted("retry_override")
+REJECTED = rejected("immediate") + rejected("retry_override") + rejected("delayed")
 DELAYED = [
-    v for v in taken("delayed") if v["inputs"]["api"] == "Queue.add" and v["zset_member_hex"]
+    v for v in accepted("delayed") if v["inputs"]["api"] == "Queue.add" and v["zset_member_hex"]
 ]
-AT_ONCE = [
-    v for v in taken("delayed") if v["inputs"]["api"] == "Queue.add" and "stream_fields" in v
+IMMEDIATELY_DUE = [
+    v for v in accepted("delayed") if v["inputs"]["api"] == "Queue.add" and "stream_fields" in v
 ]
-BULK = [v for v in taken("delayed") if v["inputs"]["api"] == "Producer.add_in_bulk"]
+BULK = [v for v in accepted("delayed") if v["inputs"]["api"] == "Producer.add_in_bulk"]
 
 
-def test_no_vector_is_left_out():
-    counted = len(IMMEDIATE) + len(REFUSED) + len(DELAYED) + len(AT_ONCE) + len(BULK)
-    assert counted == sum(map(len, map(vectors, ("immediate", "retry_override", "delayed")))) == 93
+def test_every_vector_is_used():
+    used = len(IMMEDIATE) + len(REJECTED) + len(DELAYED) + len(IMMEDIATELY_DUE) + len(BULK)
+    assert used == sum(map(len, map(vectors, ("immediate", "retry_override", "delayed")))) == 93
 
 
 @pytest.mark.parametrize("vector", IMMEDIATE, ids=case)
-def test_immediate(vector, server, client, queue_name):
+def test_an_immediate_job_has_the_same_bytes(vector, server, client, queue_name):
     decoded = vector["d_decoded"]
     with open_queue(server, queue_name, decoded["created_at_ms"]) as queue:
-        minted = "" if "job_id" in vector["inputs"] else decoded["id"]
-        assert add(queue, vector, minted) == vector["returned_id"]
+        ulid = "" if "job_id" in vector["inputs"] else decoded["id"]
+        assert add(queue, vector, ulid) == vector["returned_id"]
         [(_, written)] = entries(client, queue.keys.stream)
     name = [(b"n", bytes.fromhex(vector["n_hex"]))] if vector["n_hex"] else []
     expected = [(b"d", bytes.fromhex(vector["d_hex"])), *name]
@@ -73,8 +73,8 @@ def test_immediate(vector, server, client, queue_name):
     assert "stream_fields" not in vector or written == fields(vector["stream_fields"])
 
 
-@pytest.mark.parametrize("vector", REFUSED, ids=case)
-def test_what_chasquimq_refuses_is_refused_and_nothing_is_written(
+@pytest.mark.parametrize("vector", REJECTED, ids=case)
+def test_jobs_that_chasquimq_rejects_are_rejected_before_anything_is_written(
     vector, server, client, queue_name
 ):
     with open_queue(server, queue_name) as queue:
@@ -82,33 +82,35 @@ def test_what_chasquimq_refuses_is_refused_and_nothing_is_written(
             with pytest.raises(TypeError):
                 Backoff(**NOT_A_BACKOFF[vector["case"]])
             return
-        with pytest.raises(InvalidArgument) as told:
+        with pytest.raises(InvalidArgument) as raised:
             add(queue, vector)
-        assert told.value.code == "CMQ-004"
+        assert raised.value.code == "CMQ-004"
         assert dump(client, queue.keys) == {}
 
 
 @pytest.mark.parametrize("vector", DELAYED, ids=case)
-def test_delayed(vector, server, client, queue_name):
+def test_a_delayed_job_has_the_same_bytes(vector, server, client, queue_name):
     decoded = vector["envelope_decoded"]
     with open_queue(server, queue_name, decoded["created_at_ms"]) as queue:
-        minted = "" if "job_id" in vector["inputs"] else decoded["id"]
-        assert add(queue, vector, minted) == vector["returned_id"]
+        ulid = "" if "job_id" in vector["inputs"] else decoded["id"]
+        assert add(queue, vector, ulid) == vector["returned_id"]
         member = bytes.fromhex(vector["zset_member_hex"])
-        found = dump(client, queue.keys)
-        assert found.pop("delayed") == [(member, vector["zset_score"])]
-        # Ours alone, gone after 100 s: it makes a repeated send harmless.
-        assert [name for name in found if name.startswith("idempotency:")]
-        side = {name: kept for name, kept in found.items() if not name.startswith("idempotency:")}
-        expected = {key.partition("}:")[2]: kept for key, kept in vector["side_keys"].items()}
-        assert side == {name: bytes.fromhex(kept["value_hex"]) for name, kept in expected.items()}
-        for name, kept in expected.items():
-            life_s = client.ttl(f"{queue.keys.hash_tag}:{name}")
-            assert kept["ttl_s"] - 5 <= life_s <= kept["ttl_s"] + 1
+        written = dump(client, queue.keys)
+        assert written.pop("delayed") == [(member, vector["zset_score"])]
+        # Only this package writes the idempotency marker, which expires after 100 s.
+        prefix = "idempotency:"
+        assert [name for name in written if name.startswith(prefix)]
+        side_keys = {name: raw for name, raw in written.items() if not name.startswith(prefix)}
+        expected = {key.partition("}:")[2]: side for key, side in vector["side_keys"].items()}
+        values = {name: bytes.fromhex(side["value_hex"]) for name, side in expected.items()}
+        assert side_keys == values
+        for name, side in expected.items():
+            ttl_s = client.ttl(f"{queue.keys.hash_tag}:{name}")
+            assert side["ttl_s"] - 5 <= ttl_s <= side["ttl_s"] + 1
 
 
-@pytest.mark.parametrize("vector", AT_ONCE, ids=case)
-def test_a_due_time_that_has_passed_is_no_delay(vector, server, client, queue_name):
+@pytest.mark.parametrize("vector", IMMEDIATELY_DUE, ids=case)
+def test_a_job_with_a_due_time_in_the_past_is_not_delayed(vector, server, client, queue_name):
     [expected] = vector["stream_fields"]
     created_at_ms = decode_envelope(bytes.fromhex(expected[0][1])).created_at_ms
     with open_queue(server, queue_name, created_at_ms) as queue:
@@ -118,11 +120,11 @@ def test_a_due_time_that_has_passed_is_no_delay(vector, server, client, queue_na
         assert "delayed" not in dump(client, queue.keys)
 
 
-def test_delayed_in_bulk(server, client, queue_name):
-    inputs, minted = BULK[0]["inputs"], iter(BULK[0]["returned_ids"])
+def test_delayed_jobs_of_a_bulk_have_the_same_bytes(server, client, queue_name):
+    inputs, ulids = BULK[0]["inputs"], iter(BULK[0]["returned_ids"])
     created_at_ms = BULK[0]["envelope_decoded"]["created_at_ms"]
     with open_queue(server, queue_name, created_at_ms) as queue:
-        queue._flows._ulid_generator.next = lambda _: next(minted)  # type: ignore[method-assign]
+        queue._flows._ulid_generator.next = lambda _: next(ulids)  # type: ignore[method-assign]
         delay = timedelta(milliseconds=inputs["delay_ms"])
         payloads = [int(text, 16) for text in inputs["payloads_hex"]]
         queue.add_many({"payload": payload, "delay": delay} for payload in payloads)
@@ -132,7 +134,7 @@ def test_delayed_in_bulk(server, client, queue_name):
 
 
 @pytest.mark.parametrize("vector", IMMEDIATE + DELAYED, ids=case)
-def test_every_written_envelope_is_read_and_written_again_unchanged(vector):
+def test_every_envelope_is_decoded_and_encoded_to_the_same_bytes(vector):
     if "d_hex" in vector:
         raw = bytes.fromhex(vector["d_hex"])
         decoded, job = vector["d_decoded"], decode_envelope(raw)
@@ -151,20 +153,20 @@ def test_every_written_envelope_is_read_and_written_again_unchanged(vector):
     assert encode_job(job) == raw
     expected = value(vector["inputs"]["data"])
     expected = list(expected) if isinstance(expected, tuple) else expected
-    assert job.payload == expected or expected != expected  # not a number is not itself
+    assert job.payload == expected or expected != expected  # NaN is not equal to itself
 
 
-def test_nothing_unread_is_trimmed(server, client, queue_name):
-    """The difference that no byte of a job shows: see NO_TRIMMING."""
+def test_adds_do_not_trim_the_stream(server, client, queue_name):
+    """The bytes of a job do not show this difference, see NO_TRIMMING."""
     with open_queue(server, queue_name) as queue, client.monitor() as monitor:
         queue.add(1)
         queue.add_many({"payload": i} for i in range(3))
-        client.echo("that is all")
-        seen = []
-        while "that is all" not in (command := monitor.next_command()["command"]):
-            seen.append(command)
-    adds = [command for command in seen if command.startswith("XADD") and queue_name in command]
+        client.echo("end of the test")
+        commands = []
+        while "end of the test" not in (command := monitor.next_command()["command"]):
+            commands.append(command)
+    adds = [command for command in commands if command.startswith("XADD") and queue_name in command]
     assert len(adds) == 4
-    assert not [command for command in seen if "MAXLEN" in command or "XTRIM" in command], (
+    assert not [command for command in commands if "MAXLEN" in command or "XTRIM" in command], (
         NO_TRIMMING
     )

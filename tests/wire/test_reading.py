@@ -1,4 +1,4 @@
-"""What ChasquiMQ 1.3.0 wrote, we read; what it takes or rejects, we take or reject."""
+"""Entries of ChasquiMQ 1.3.0 are read, and the same entries are accepted or rejected."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from airflow_provider_chasqui.core.job import InvalidEntry, StreamEntry
 from airflow_provider_chasqui.core.payload import decode_payload, encode_payload
 from airflow_provider_chasqui.queue import Queue
 from tests.support.redis_state import entries
-from tests.wire.differences import EXTRA_LETTER_FIELDS, LETTER_KEEPS_NAME
+from tests.wire.differences import DEAD_LETTER_KEEPS_NAME, EXTRA_DEAD_LETTER_FIELDS
 from tests.wire.golden import case, fields, value, vectors
 
 PATHS = {vector["case"]: vector for vector in vectors("worker_paths")}
-VERDICTS = [vector for name, vector in PATHS.items() if name.startswith("decode_")]
-LETTERS = [vector for name, vector in PATHS.items() if name.startswith("dlq_")]
+DECODE_CASES = [vector for name, vector in PATHS.items() if name.startswith("decode_")]
+DLQ_CASES = [vector for name, vector in PATHS.items() if name.startswith("dlq_")]
 
 
 @pytest.fixture
@@ -51,95 +51,107 @@ def deliver(queue: Queue, client: Any, written: dict[bytes, bytes]) -> StreamEnt
     return parse_entry(raw, 1024 * 1024)
 
 
-@pytest.mark.parametrize("vector", VERDICTS, ids=case)
-def test_verdict(vector, queue, client):
+@pytest.mark.parametrize("vector", DECODE_CASES, ids=case)
+def test_an_entry_is_decoded_or_rejected_like_in_chasquimq(vector, queue, client):
     d = bytes.fromhex(vector["inputs"]["d_hex"])
-    got = deliver(queue, client, {b"d": d, b"n": vector["inputs"]["n"].encode()})
+    entry = deliver(queue, client, {b"d": d, b"n": vector["inputs"]["n"].encode()})
     if vector["dlq_fields"] is not None:
-        assert isinstance(got, InvalidEntry)
-        assert (got.reason, got.raw) == ("decode_failed", d)
-        assert got.job_name == vector["inputs"]["n"], LETTER_KEEPS_NAME
+        assert isinstance(entry, InvalidEntry)
+        assert (entry.reason, entry.raw) == ("decode_failed", d)
+        assert entry.job_name == vector["inputs"]["n"], DEAD_LETTER_KEEPS_NAME
         return
-    assert isinstance(got, StreamEntry)
+    assert isinstance(entry, StreamEntry)
     for job_id, payload, attempt, created_at_ms, name in vector["handler_saw"]:
-        job = got.job
+        job = entry.job
         assert (job.id, job.payload, job.attempt) == (job_id, payload, attempt)
         assert (job.created_at_ms, job.name) == (created_at_ms, name)
 
 
-def test_no_verdict_is_left_out():
-    assert len(VERDICTS) + len(LETTERS) + 1 == len(PATHS) == 21
+def test_every_worker_vector_is_used():
+    assert len(DECODE_CASES) + len(DLQ_CASES) + 1 == len(PATHS) == 21
 
 
-@pytest.mark.parametrize("vector", LETTERS, ids=case)
-def test_letter(vector, queue, client):
-    """Our letter has 1.3.0's fields in its order, and ours behind them."""
-    theirs = fields(vector["dlq_fields"])
-    said = dict(theirs)
-    client.xadd(queue.keys.stream, {b"d": said[b"d"], b"n": said.get(b"n", b"")})
+@pytest.mark.parametrize("vector", DLQ_CASES, ids=case)
+def test_a_dead_letter_has_the_same_fields(vector, queue, client):
+    """A dead letter has the fields of 1.3.0 in the same order, and then the additional ones."""
+    expected = fields(vector["dlq_fields"])
+    values = dict(expected)
+    client.xadd(queue.keys.stream, {b"d": values[b"d"], b"n": values.get(b"n", b"")})
     [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
-    burial = NewDeadLetter(
+    dead_letter = NewDeadLetter(
         raw[0].decode(),
-        said[b"d"],
-        said.get(b"n", b"").decode(),
-        said[b"reason"].decode(),
-        detail=said[b"detail"].decode() if b"detail" in said else None,
+        values[b"d"],
+        values.get(b"n", b"").decode(),
+        values[b"reason"].decode(),
+        detail=values[b"detail"].decode() if b"detail" in values else None,
         error="boom",
         attempts=2,
         failed_at_ms=7,
     )
-    assert queue.client.execute(move_to_dlq(queue.keys, "default", [burial])) == [True]
+    assert queue.client.execute(move_to_dlq(queue.keys, "default", [dead_letter])) == [True]
     [(_, written)] = entries(client, queue.keys.dlq)
-    ours = [(b"source_id", raw[0]) if name == b"source_id" else (name, v) for name, v in theirs]
-    assert written[: len(ours)] == ours
-    assert tuple(name for name, _ in written[len(ours) :]) == EXTRA_LETTER_FIELDS
+    expected = [(n, raw[0] if n == b"source_id" else field) for n, field in expected]
+    assert written[: len(expected)] == expected
+    assert tuple(name for name, _ in written[len(expected) :]) == EXTRA_DEAD_LETTER_FIELDS
 
 
-def test_malformed_and_oversize_are_told_as_1_3_0_tells_them(queue, client):
-    got = deliver(queue, client, {b"zz": b"1"})
-    assert isinstance(got, InvalidEntry)
-    said = dict(fields(PATHS["dlq_malformed"]["dlq_fields"]))
-    assert (got.reason.encode(), (got.detail or "").encode()) == (said[b"reason"], said[b"detail"])
-    said = dict(fields(PATHS["dlq_oversize"]["dlq_fields"]))
-    raw = [b"1-0", [b"d", said[b"d"], b"n", said[b"n"]]]
-    for most, kind in ((len(said[b"d"]) - 1, InvalidEntry), (len(said[b"d"]), StreamEntry)):
-        assert isinstance(parse_entry(raw, most), kind)
+def test_malformed_and_oversize_entries_have_the_same_reason_and_detail(queue, client):
+    entry = deliver(queue, client, {b"zz": b"1"})
+    assert isinstance(entry, InvalidEntry)
+    expected = dict(fields(PATHS["dlq_malformed"]["dlq_fields"]))
+    assert entry.reason.encode() == expected[b"reason"]
+    assert (entry.detail or "").encode() == expected[b"detail"]
+    expected = dict(fields(PATHS["dlq_oversize"]["dlq_fields"]))
+    raw = [b"1-0", [b"d", expected[b"d"], b"n", expected[b"n"]]]
+    for max_bytes, kind in (
+        (len(expected[b"d"]) - 1, InvalidEntry),
+        (len(expected[b"d"]), StreamEntry),
+    ):
+        assert isinstance(parse_entry(raw, max_bytes), kind)
     big = parse_entry(raw, 100)
     assert isinstance(big, InvalidEntry)
-    assert (big.reason.encode(), big.raw, big.job_name) == (said[b"reason"], said[b"d"], "big")
+    assert (big.reason.encode(), big.raw, big.job_name) == (
+        expected[b"reason"],
+        expected[b"d"],
+        "big",
+    )
 
 
-def test_a_retry_parks_the_bytes_that_1_3_0_parks(queue, client):
+def test_a_scheduled_retry_has_the_same_bytes(queue, client):
     vector = PATHS["retry_member"]
     member = bytes.fromhex(vector["zset_member_hex"])
-    parked = decode_delayed_member(member)
-    client.xadd(queue.keys.stream, {b"d": encode_job(parked, attempt=0), b"n": parked.name})
+    delayed_job = decode_delayed_member(member)
+    client.xadd(
+        queue.keys.stream, {b"d": encode_job(delayed_job, attempt=0), b"n": delayed_job.name}
+    )
     [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
     entry = parse_entry(raw, 1024)
     assert isinstance(entry, StreamEntry)
-    again = encode_delayed_member(entry.job.name.encode(), encode_job(entry.job, attempt=1))
-    op = schedule_retries(queue.keys, "default", "me", [(entry.id, vector["zset_score"], again)])
-    assert queue.client.execute(op) == [True]
+    retry_member = encode_delayed_member(entry.job.name.encode(), encode_job(entry.job, attempt=1))
+    retry = (entry.id, vector["zset_score"], retry_member)
+    command = schedule_retries(queue.keys, "default", "me", [retry])
+    assert queue.client.execute(command) == [True]
     written = client.zrange(queue.keys.delayed, 0, -1, withscores=True)
     assert written == [(member, vector["zset_score"])]
 
 
 @pytest.mark.parametrize("vector", vectors("promote"), ids=case)
-def test_promote(vector, queue, client):
+def test_a_promoted_job_has_the_same_bytes(vector, queue, client):
     member = bytes.fromhex(vector["zset_member_hex"])
     args = [bytes.fromhex(text) for text in vector["xadd_args_hex"]]
     client.zadd(queue.keys.delayed, {member: time.time_ns() // 1_000_000 - 5})
-    done = queue.client.execute(delayed.promote(queue.keys, 100))
-    assert (done.moved, done.remaining, done.job_ids) == (1, 0, (decode_delayed_member(member).id,))
+    promoted = queue.client.execute(delayed.promote(queue.keys, 100))
+    assert (promoted.moved, promoted.remaining) == (1, 0)
+    assert promoted.job_ids == (decode_delayed_member(member).id,)
     [(_, written)] = entries(client, queue.keys.stream)
-    theirs = args[args.index(b"*") + 1 :]
-    assert written == list(zip(theirs[::2], theirs[1::2], strict=True))
-    assert args[2] == b"MAXLEN"  # which ours leaves out: NO_TRIMMING
+    expected = args[args.index(b"*") + 1 :]
+    assert written == list(zip(expected[::2], expected[1::2], strict=True))
+    assert args[2] == b"MAXLEN"  # not used by this package: NO_TRIMMING
     assert client.exists(queue.keys.delayed) == 0
 
 
 @pytest.mark.parametrize("vector", vectors("results"), ids=case)
-def test_result(vector, queue, client):
+def test_a_result_has_the_same_bytes(vector, queue, client):
     job_id = vector["key"].rpartition(":")[2]
     if vector["value_hex"] is None:
         assert queue.result(job_id, "nothing") == "nothing"
@@ -150,8 +162,8 @@ def test_result(vector, queue, client):
     assert decode_payload(raw) == expected
     client.xadd(queue.keys.stream, {"d": "x"})
     [entry] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
-    settled = Completion(entry[0].decode(), job_id, raw, vector["ttl_observed"])
-    assert queue.client.execute(ack_with_results(queue.keys, "default", [settled])) == [True]
+    completion = Completion(entry[0].decode(), job_id, raw, vector["ttl_observed"])
+    assert queue.client.execute(ack_with_results(queue.keys, "default", [completion])) == [True]
     assert client.get(queue.keys.result(job_id)) == raw
     assert client.ttl(queue.keys.result(job_id)) in (3600, 3599)
     assert queue.result(job_id) == expected
@@ -159,22 +171,26 @@ def test_result(vector, queue, client):
 
 
 @pytest.mark.parametrize("vector", vectors("events"), ids=lambda v: f"{v['case']}-{v['event']}")
-def test_event(vector):
-    given = dict(vector["fields_in_order"])
-    event = parse_event(vector["entry_id"], given)
-    assert (event.name, event.job_id, event.ts_ms) == (given["e"], given["id"], int(given["ts"]))
+def test_an_event_has_the_same_fields(vector):
+    raw_fields = dict(vector["fields_in_order"])
+    event = parse_event(vector["entry_id"], raw_fields)
+    assert (event.name, event.job_id, event.ts_ms) == (
+        raw_fields["e"],
+        raw_fields["id"],
+        int(raw_fields["ts"]),
+    )
     extras = {
         name: getattr(event, name)
         for name, _ in vector["fields_in_order"]
         if name not in ("e", "id", "ts", "n")
     }
-    ours = event_fields(event.name, event.job_id, event.ts_ms, event.job_name, **extras)
+    written = event_fields(event.name, event.job_id, event.ts_ms, event.job_name, **extras)
     flat = [text for pair in vector["fields_in_order"] for text in pair]
-    assert [str(part) for part in ours] == flat
+    assert [str(part) for part in written] == flat
 
 
-def test_what_no_vector_says_but_the_page_does():
-    """Trailing bytes, a nil retry and five elements are taken; six are not."""
+def test_rules_of_the_wire_format_that_no_vector_covers():
+    """Trailing bytes, a nil retry and five elements are accepted; six elements are rejected."""
     assert decode_envelope(bytes.fromhex("94a161c401010500") + b"rest").id == "a"
     assert decode_envelope(bytes.fromhex("95a161c401010500c0")).retry is None
     with pytest.raises(DecodeError):

@@ -1,4 +1,4 @@
-"""Repeats: their bodies on the wire, when they fire, and what a fire writes."""
+"""Repeats: their bytes, the times at which they fire, and the jobs that they add."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_provider_chasqui.core.repeat import (
 )
 from airflow_provider_chasqui.queue import Queue
 from tests.support.redis_state import dump, entries
-from tests.wire.differences import CRON, REFUSED_REPEATS, WHOLE_SECONDS
+from tests.wire.differences import CRON, REJECTED_REPEATS, WHOLE_SECONDS
 from tests.wire.golden import case, fields, value, vectors
 
 
@@ -30,7 +30,7 @@ def schedule_of(pattern: dict[str, Any]) -> Schedule:
     return Cron(pattern["expression"], pattern.get("tz"))
 
 
-def missed_of(policy: dict[str, Any] | None) -> MisfirePolicy:
+def misfire_policy_of(policy: dict[str, Any] | None) -> MisfirePolicy:
     policy = (policy or {}).get("MissedFiresPolicy", policy)
     return MisfirePolicy(**policy) if policy else MisfirePolicy()
 
@@ -39,7 +39,7 @@ def instant(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def put(queue: Queue, inputs: dict[str, Any]) -> str:
+def upsert(queue: Queue, inputs: dict[str, Any]) -> str:
     return queue.repeat(
         value(inputs["data"]),
         schedule_of(inputs["repeat"]),
@@ -47,25 +47,25 @@ def put(queue: Queue, inputs: dict[str, Any]) -> str:
         limit=inputs.get("limit"),
         start=instant(inputs.get("start_after_ms")),
         end=instant(inputs.get("end_before_ms")),
-        misfire=missed_of(inputs.get("missed_fires")),
+        misfire=misfire_policy_of(inputs.get("missed_fires")),
     )
 
 
-SHIM = [v for v in vectors("repeat_spec") if v["inputs"]["api"] == "Queue.upsert_repeatable_job"]
+UPSERTS = [v for v in vectors("repeat_spec") if v["inputs"]["api"] == "Queue.upsert_repeatable_job"]
 
 
-@pytest.mark.parametrize("vector", SHIM, ids=case)
-def test_repeat(vector, server, client, queue_name):
-    # The clock that its answer shows, where it shows one.
+@pytest.mark.parametrize("vector", UPSERTS, ids=case)
+def test_a_repeat_has_the_same_bytes(vector, server, client, queue_name):
+    # The time at which ChasquiMQ wrote the vector, if it is known.
     now_ms = vector.get("upsert_window_ms", [1794787075166])[0]
     with Queue(queue_name, server.url, dialect=server.dialect, clock=lambda: now_ms) as queue:
-        if "error" in vector or vector["case"] in REFUSED_REPEATS:
-            with pytest.raises(InvalidArgument) as told:
-                put(queue, vector["inputs"])
-            assert told.value.code == "CMQ-004"
+        if "error" in vector or vector["case"] in REJECTED_REPEATS:
+            with pytest.raises(InvalidArgument) as raised:
+                upsert(queue, vector["inputs"])
+            assert raised.value.code == "CMQ-004"
             assert dump(client, queue.keys) == {}
             return
-        assert put(queue, vector["inputs"]) == vector["resolved_key"]
+        assert upsert(queue, vector["inputs"]) == vector["resolved_key"]
         written = dump(client, queue.keys)
     [(member, score)] = written.pop("repeat")
     assert member.hex() == vector["zset_member_hex"]
@@ -78,18 +78,18 @@ def test_repeat(vector, server, client, queue_name):
     assert written == {f"repeat:spec:{vector['resolved_key']}": dict(fields(vector["hash_fields"]))}
 
 
-READABLE = [v for v in vectors("repeat_spec") if "spec_hex" in v]
+WITH_SPEC = [v for v in vectors("repeat_spec") if "spec_hex" in v]
 
 
-@pytest.mark.parametrize("vector", READABLE, ids=case)
-def test_every_written_spec_is_read_and_written_again_unchanged(vector):
+@pytest.mark.parametrize("vector", WITH_SPEC, ids=case)
+def test_every_spec_is_decoded_and_encoded_to_the_same_bytes(vector):
     raw = bytes.fromhex(vector["spec_hex"])
     repeat = decode_repeat(raw)
     assert repeat.key == vector["resolved_key"]
     assert encode_repeat(repeat) == raw
     inputs = vector["inputs"]
     assert repeat.job_name == inputs.get("name", inputs.get("job_name"))
-    if "payload_hex" in inputs:  # the native producer: the caller's bytes as they are
+    if "payload_hex" in inputs:  # the native producer writes the bytes of the caller
         assert repeat.body == bytes.fromhex(inputs["payload_hex"])
 
 
@@ -102,38 +102,38 @@ def utc(text: str) -> int:
 
 
 @pytest.mark.parametrize("vector", vectors("cron_next"), ids=cron_id)
-def test_cron(vector):
+def test_the_next_cron_fire_is_the_same_or_a_listed_difference(vector):
     expression, tz, from_ms = vector["expression"], vector["tz"], vector["from_ms"]
     if "error" in vector:
         with pytest.raises(InvalidArgument):
             Cron(expression, tz).next_after(from_ms)
         return
-    theirs = vector["next_fire_ms"]
-    ours = Cron(expression, tz).next_after(from_ms)
-    when = vector["from_utc"].partition("+")[0]
-    if (expression, tz, when) in CRON:
-        answer, why = CRON[expression, tz, when]
-        assert ours == utc(answer) != theirs, why
-        assert ours > from_ms
+    expected = vector["next_fire_ms"]
+    next_fire = Cron(expression, tz).next_after(from_ms)
+    start = vector["from_utc"].partition("+")[0]
+    if (expression, tz, start) in CRON:
+        intended, reason = CRON[expression, tz, start]
+        assert next_fire == utc(intended) != expected, reason
+        assert next_fire > from_ms
         return
-    assert ours == theirs // 1000 * 1000, WHOLE_SECONDS
-    assert ours % 1000 == 0
+    assert next_fire == expected // 1000 * 1000, WHOLE_SECONDS
+    assert next_fire % 1000 == 0
 
 
 def test_every_listed_difference_is_in_the_vectors():
-    asked = {
+    covered = {
         (v["expression"], v["tz"], v["from_utc"].partition("+")[0])
         for v in vectors("cron_next")
         if "from_utc" in v
     }
-    assert set(CRON) <= asked
-    assert set(REFUSED_REPEATS) <= {v["case"] for v in SHIM}
+    assert set(CRON) <= covered
+    assert set(REJECTED_REPEATS) <= {v["case"] for v in UPSERTS}
 
 
 @pytest.mark.parametrize("vector", vectors("scheduler_fires"), ids=case)
-def test_fires(vector, server, client, queue_name):
-    """What is due is planned as 1.3.0 planned it, and firing leaves what its script left."""
-    inputs, said = vector["inputs"], vector["script_args"]
+def test_due_fires_are_planned_and_written_like_in_chasquimq(vector, server, client, queue_name):
+    """The same fires are due, and they leave the same keys as the script of 1.3.0."""
+    inputs, script = vector["inputs"], vector["script_args"]
     schedule = Every(inputs["interval_ms"])
     repeat = Repeat(
         schedule.default_key(inputs["name"]),
@@ -141,40 +141,40 @@ def test_fires(vector, server, client, queue_name):
         schedule,
         bytes.fromhex("81a16101"),
         limit=inputs["limit"],
-        misfire=missed_of(inputs["policy"]),
+        misfire=misfire_policy_of(inputs["policy"]),
     )
-    plan = due_fires(repeat, inputs["score_ms"], said["now_ms"])
+    plan = due_fires(repeat, inputs["score_ms"], script["now_ms"])
     assert list(plan.fires_ms) == [fire["fire_at_ms"] for fire in vector["fires"]]
-    assert plan.next_fire_ms == said["next_fire_ms"]
+    assert plan.next_fire_ms == script["next_fire_ms"]
 
-    minted = [fire["envelope_decoded"]["id"] for fire in vector["fires"]]
+    ulids = [fire["envelope_decoded"]["id"] for fire in vector["fires"]]
     written_at = {fire["envelope_decoded"]["created_at_ms"] for fire in vector["fires"]}
     with Queue(queue_name, server.url, dialect=server.dialect) as queue:
-        assert queue.keys.repeat.endswith(said["keys"][2].partition("}")[2])
+        assert queue.keys.repeat.endswith(script["keys"][2].partition("}")[2])
         client.zadd(queue.keys.repeat, {repeat.key: inputs["score_ms"]})
         client.hset(queue.keys.repeat_spec(repeat.key), "spec", encode_repeat(repeat))
-        now_ms = written_at.pop() if len(written_at) == 1 else said["now_ms"]
-        op = delayed.enqueue_due_repeats(
-            queue.keys, repeat, inputs["score_ms"], plan, minted, now_ms
+        now_ms = written_at.pop() if len(written_at) == 1 else script["now_ms"]
+        command = delayed.enqueue_due_repeats(
+            queue.keys, repeat, inputs["score_ms"], plan, ulids, now_ms
         )
-        fired, removed = queue.client.execute(op)
-        # The same score once more: somebody had it already.
-        assert queue.client.execute(op) == (-1, False)
+        fired, removed = queue.client.execute(command)
+        # A second fire with the same score is rejected, because the score has changed.
+        assert queue.client.execute(command) == (-1, False)
         stream = [written for _, written in entries(client, queue.keys.stream)]
-        left = client.zrange(queue.keys.repeat, 0, -1, withscores=True)
+        remaining = client.zrange(queue.keys.repeat, 0, -1, withscores=True)
         body = client.hgetall(queue.keys.repeat_spec(repeat.key))
     assert fired == len(vector["stream_after"])
     assert removed is (not vector["repeat_zset_after"])
     if not written_at:
         assert stream == [fields(pairs) for pairs in vector["stream_after"]]
-    else:  # 1.3.0 looked at the clock once for each fire, so only the times differ
+    else:  # 1.3.0 reads the clock once per fire, so the times differ
         assert len(stream) == len(vector["stream_after"])
-    assert left == [(key.encode(), score) for key, score in vector["repeat_zset_after"]]
+    assert remaining == [(key.encode(), score) for key, score in vector["repeat_zset_after"]]
     assert body == dict(fields(vector["hash_after"]))
 
 
 def test_an_interval_shorter_than_the_tick_fires():
-    """1.3.0 takes a fire that is 400 ms late on a 300 ms interval for missed, and skips it."""
+    """1.3.0 skips a fire that is 400 ms late with an interval of 300 ms as missed."""
     repeat = Repeat("k", "", Every(300), b"\xc0")
     plan = due_fires(repeat, 10_000, 10_400)
     assert plan.fires_ms == (10_000,)

@@ -1,4 +1,4 @@
-"""Real worker processes, and what they noted."""
+"""Real worker processes, and the runs that they recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_chasqui.queue import Queue
-from tests.chaos.crash.worker import NOTES, main
+from tests.chaos.crash.worker import RUNS_KEY, main
 from tests.conftest import SERVERS, Server
 
 
@@ -20,17 +20,17 @@ def server(request: pytest.FixtureRequest) -> Server:
     return Server(request.getfixturevalue(fixture).url, dialect)
 
 
-# Forked from a process that has imported everything once: real processes, soon there.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.chaos.crash.worker"])
+# Processes that are forked from one that has imported everything start quickly.
+_FORKSERVER = multiprocessing.get_context("forkserver")
+_FORKSERVER.set_forkserver_preload(["tests.chaos.crash.worker"])
 
 
 class Worker:
-    """A worker process; killed with the test at the latest."""
+    """A worker process. It is killed at the end of the test."""
 
     def __init__(self, log: Path, *args: Any):
         self._log = log
-        self.process = _FORKS.Process(target=main, args=(str(log), *args), daemon=True)
+        self.process = _FORKSERVER.Process(target=main, args=(str(log), *args), daemon=True)
         self.process.start()
 
     def kill(self) -> None:
@@ -38,7 +38,7 @@ class Worker:
         self.process.join(20)
 
     def terminate(self, seconds: float = 40) -> tuple[int | None, str]:
-        """Stop it politely; its exit code and what it said."""
+        """Stop the worker with SIGTERM; return its exit code and its log."""
         assert self.process.is_alive()
         self.process.terminate()
         self.process.join(seconds)
@@ -56,16 +56,18 @@ def worker(server: Server, queue_name: str, tmp_path: Path) -> Iterator[Callable
         return started[-1]
 
     yield start
-    for each in started:
-        each.kill()
+    for process in started:
+        process.kill()
 
 
 def runs(client: Any, queue: str) -> list[tuple[str, int]]:
-    """Every run that began: job id and attempt, in order."""
-    noted = [note.decode().rpartition("|") for note in client.lrange(NOTES.format(queue), 0, -1)]
-    return [(job_id, int(attempt)) for job_id, _, attempt in noted]
+    """Return the job id and the attempt of every run that began, in order."""
+    raw = client.lrange(RUNS_KEY.format(queue), 0, -1)
+    records = [record.decode().rpartition("|") for record in raw]
+    return [(job_id, int(attempt)) for job_id, _, attempt in records]
 
 
-def settled(queue: Queue) -> bool:
+def is_drained(queue: Queue) -> bool:
+    """Return whether no job is waiting, running or delayed."""
     depth = queue.depth()
     return not (depth.waiting or depth.running or depth.delayed)

@@ -1,7 +1,7 @@
-"""kill -9 in the middle of every step a worker takes: nothing is lost, nothing is doubled.
+"""kill -9 in the middle of every step of a worker: no job is lost or duplicated.
 
-The gate stands between the worker and the server and stops at the step's own request: before the
-server sees it, or after the server did it and before the worker knows.
+A proxy between worker and server stops at the request of the step: before the server receives it,
+or after the server executed it and before the worker receives the reply.
 """
 
 from __future__ import annotations
@@ -15,75 +15,89 @@ from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.repeat import FIRE_ONCE
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.redis_client.scripts import load_script
-from tests.chaos.crash.conftest import runs, settled
-from tests.chaos.crash.gate import Gate
-from tests.support.waiting import until
+from tests.chaos.crash.conftest import is_drained, runs
+from tests.support.proxy import HoldAt, TcpProxy
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(90)]
 
-NOW = Backoff.fixed(timedelta(milliseconds=1))
+SHORT_BACKOFF = Backoff.fixed(timedelta(milliseconds=1))
+SCRIPTS = (
+    "ack",
+    "ack_with_results",
+    "schedule_retries",
+    "move_to_dlq",
+    "promote",
+    "repeat_enqueue_due",
+)
 WHEN = pytest.mark.parametrize("when", ["before", "after"])
 
 
 @pytest.fixture
 def killed(server, worker):
-    """Run a worker up to the step that `verb` names, and kill it there."""
+    """Return a function that starts a worker and kills it at the call of a script."""
 
-    def kill_at(verb: str, when: str) -> None:
-        marker = b"XACKDEL" if verb == "ack" else load_script(verb, server.dialect).sha
-        if verb == "ack" and server.dialect == "portable":
-            marker = load_script("acknowledge", server.dialect).sha
-        # Scripts are called by their name only once the server knows them.
-        with Gate(server.url, marker, when) as gate:
-            victim = worker(gate.url)
-            assert gate.reached.wait(40), f"it never came to {verb}"
+    def kill_at(script: str, when: str) -> None:
+        # On native servers an ack is a command and not a script.
+        native_ack = script == "ack" and server.dialect == "native"
+        marker = b"XACKDEL" if native_ack else load_script(script, server.dialect).sha
+        with TcpProxy(server.url, trigger=HoldAt(marker, when)) as proxy:
+            victim = worker(proxy.url)
+            assert proxy.triggered.wait(40), f"the worker did not call {script} within 40 s"
             victim.kill()
 
     return kill_at
 
 
 @pytest.fixture(autouse=True)
-def known_scripts(server, client) -> None:
-    """A script that the server does not know is loaded first, and the gate must not stop there."""
-    for verb in ("acknowledge", "settle", "retry", "bury", "promote", "fire"):
-        client.script_load(load_script(verb, server.dialect).source)
+def load_scripts(server, client) -> None:
+    """Load all scripts, so that the trigger does not fire at a call that loads a script."""
+    for script in SCRIPTS:
+        client.script_load(load_script(script, server.dialect).source)
 
 
-def test_mid_handler_the_job_is_delivered_again(queue, client, worker) -> None:
-    queue.add(30, job_id="j", retry=RetryPolicy(3, NOW))
+def test_a_job_whose_worker_is_killed_is_delivered_again(queue, client, worker) -> None:
+    queue.add(30, job_id="j", retry=RetryPolicy(3, SHORT_BACKOFF))
     victim = worker()
-    until(lambda: runs(client, queue.name) == [("j", 0)])
+    wait_until(lambda: runs(client, queue.name) == [("j", 0)])
     victim.kill()
     worker()
-    until(lambda: runs(client, queue.name) == [("j", 0), ("j", 1)])
+    wait_until(lambda: runs(client, queue.name) == [("j", 0), ("j", 1)])
     assert queue.dead_letters() == []
 
 
-def test_a_job_that_kills_its_worker_runs_as_often_as_it_may(queue, client, worker) -> None:
-    queue.add(30, job_id="poison", job_name="n", retry=RetryPolicy(3, NOW))
+def test_a_job_that_kills_its_worker_becomes_a_dead_letter_at_its_attempt_limit(
+    queue, client, worker
+) -> None:
+    queue.add(30, job_id="poison", job_name="n", retry=RetryPolicy(3, SHORT_BACKOFF))
     for attempt in range(3):
         victim = worker()
-        until(lambda n=attempt: len(runs(client, queue.name)) == n + 1)
+        wait_until(lambda n=attempt: len(runs(client, queue.name)) == n + 1)
         victim.kill()
     worker()
-    [letter] = until(queue.dead_letters)
+    [dead_letter] = wait_until(queue.dead_letters)
     assert runs(client, queue.name) == [("poison", 0), ("poison", 1), ("poison", 2)]
-    assert (letter.reason, letter.attempts, letter.job_name) == ("retries_exhausted", 3, "n")
-    until(lambda: settled(queue))
+    assert (dead_letter.reason, dead_letter.attempts, dead_letter.job_name) == (
+        "retries_exhausted",
+        3,
+        "n",
+    )
+    wait_until(lambda: is_drained(queue))
     assert queue.depth().dead == 1
 
 
-def test_crashes_and_failures_are_one_budget(queue, client, worker) -> None:
-    """A crash, then failures: what the crash cost is not forgotten by the retry."""
-    queue.add("always fail", job_id="j", retry=RetryPolicy(4, NOW))
-    with Gate(client_url(queue), load_script("retry", queue.dialect()).sha, "before") as gate:
-        victim = worker(gate.url)
-        assert gate.reached.wait(40)
+def test_crashes_and_failures_count_against_one_attempt_limit(queue, client, worker) -> None:
+    """A retry after a crash keeps the attempt count of the crashed run."""
+    queue.add("always fail", job_id="j", retry=RetryPolicy(4, SHORT_BACKOFF))
+    marker = load_script("schedule_retries", queue.dialect()).sha
+    with TcpProxy(client_url(queue), trigger=HoldAt(marker, "before")) as proxy:
+        victim = worker(proxy.url)
+        assert proxy.triggered.wait(40), "the worker did not schedule a retry within 40 s"
         victim.kill()
     worker()
-    [letter] = until(queue.dead_letters)
+    [dead_letter] = wait_until(queue.dead_letters)
     assert runs(client, queue.name) == [("j", 0), ("j", 1), ("j", 2), ("j", 3)]
-    assert letter.attempts == 4
+    assert dead_letter.attempts == 4
 
 
 def client_url(queue) -> str:
@@ -92,48 +106,56 @@ def client_url(queue) -> str:
 
 
 @WHEN
-def test_mid_ack(queue, client, worker, killed, when: str) -> None:
-    queue.add("quick", job_id="j", retry=RetryPolicy(3, NOW))
+def test_a_worker_killed_during_an_ack_loses_no_job(
+    queue, client, worker, killed, when: str
+) -> None:
+    queue.add("quick", job_id="j", retry=RetryPolicy(3, SHORT_BACKOFF))
     killed("ack", when)
-    assert settled(queue) == (when == "after")
+    assert is_drained(queue) == (when == "after")
     worker()
-    until(lambda: settled(queue))
+    wait_until(lambda: is_drained(queue))
     again = [("j", 1)] if when == "before" else []
     assert runs(client, queue.name) == [("j", 0), *again]
     assert queue.dead_letters() == []
 
 
 @WHEN
-def test_mid_retry(queue, client, worker, killed, when: str) -> None:
+def test_a_worker_killed_while_it_schedules_a_retry_loses_no_attempt(
+    queue, client, worker, killed, when: str
+) -> None:
     queue.add("fail", job_id="j", retry=RetryPolicy(2, Backoff.fixed(timedelta(milliseconds=600))))
-    killed("retry", when)
+    killed("schedule_retries", when)
     assert client.zcard(queue.keys.delayed) == (1 if when == "after" else 0)
     worker()
-    until(lambda: len(runs(client, queue.name)) == 2)
-    until(lambda: settled(queue))
-    # The failed run counts once, whether the server knew of it or only of the lost delivery.
+    wait_until(lambda: len(runs(client, queue.name)) == 2)
+    wait_until(lambda: is_drained(queue))
+    # The failed run counts once, as a retry or as a delivery without an outcome.
     assert runs(client, queue.name) == [("j", 0), ("j", 1)]
     assert queue.dead_letters() == []
 
 
 @WHEN
-def test_mid_bury(queue, client, worker, killed, when: str) -> None:
-    batch = queue.add_batch(["die"], batch_id="b", retry=RetryPolicy(5, NOW))
+def test_a_worker_killed_while_it_moves_a_job_to_the_dlq_leaves_one_dead_letter(
+    queue, client, worker, killed, when: str
+) -> None:
+    batch = queue.add_batch(["die"], batch_id="b", retry=RetryPolicy(5, SHORT_BACKOFF))
     [job_id] = batch.job_ids()
-    killed("bury", when)
+    killed("move_to_dlq", when)
     assert queue.depth().dead == (1 if when == "after" else 0)
     worker()
-    until(lambda: queue.depth().dead and settled(queue))
+    wait_until(lambda: queue.depth().dead and is_drained(queue))
     again = [(job_id, 1)] if when == "before" else []
     assert runs(client, queue.name) == [(job_id, 0), *again]
-    [letter] = queue.dead_letters()
-    assert (letter.reason, letter.attempts) == ("unrecoverable", 1 + len(again))
+    [dead_letter] = queue.dead_letters()
+    assert (dead_letter.reason, dead_letter.attempts) == ("unrecoverable", 1 + len(again))
     progress = queue.batch_progress("b")
     assert (progress.done, progress.dead) == (0, 1)
 
 
 @WHEN
-def test_mid_promote(queue, client, worker, killed, when: str) -> None:
+def test_a_worker_killed_while_it_promotes_runs_each_delayed_job_once(
+    queue, client, worker, killed, when: str
+) -> None:
     jobs = [{"payload": "quick", "job_id": f"j{n}", "delay": timedelta(0.001)} for n in range(20)]
     queue.add_many(jobs)
     for n in range(20):
@@ -144,45 +166,51 @@ def test_mid_promote(queue, client, worker, killed, when: str) -> None:
         (0, 20) if when == "after" else (20, 0)
     )
     worker()
-    until(lambda: settled(queue))
+    wait_until(lambda: is_drained(queue))
     assert Counter(job_id for job_id, _ in runs(client, queue.name)) == {
         f"j{n}": 1 for n in range(20)
     }
 
 
 @WHEN
-def test_mid_fire(queue, client, worker, killed, when: str) -> None:
+def test_a_worker_killed_while_it_fires_a_repeat_loses_no_fire(
+    queue, client, worker, killed, when: str
+) -> None:
     queue.repeat("quick", Every(300), job_name="r", limit=4, misfire=FIRE_ONCE)
-    killed("fire", when)
+    killed("repeat_enqueue_due", when)
     fired = int(client.hget(queue.keys.repeat_spec("r::every:300"), "fired") or 0)
     assert fired == (1 if when == "after" else 0)
     worker()
-    until(lambda: not queue.repeats() and settled(queue))
+    wait_until(lambda: not queue.repeats() and is_drained(queue))
     ids = [job_id for job_id, _ in runs(client, queue.name)]
     assert len(ids) == len(set(ids)) == 4
 
 
-def test_a_reply_that_never_arrived_costs_no_run(queue, client, worker, server) -> None:
-    """The server gave the job out and the connection died: it did not run, so it still may."""
-    with Gate(server.url, b"XREADGROUP", "after") as gate:
-        # Nobody claims in this test: only the worker itself can find what it was given.
+def test_a_lost_reply_with_a_job_does_not_count_as_an_attempt(
+    queue, client, worker, server
+) -> None:
+    """The server delivered the job and the connection ended, so the job did not run."""
+    with TcpProxy(server.url, trigger=HoldAt(b"XREADGROUP", "after")) as proxy:
+        # No entry is claimed in this test: only the worker itself can find its pending entry.
         worker(
-            gate.url,
+            proxy.url,
             claim_after=timedelta(milliseconds=600_000),
             block_timeout=timedelta(milliseconds=60_000),
         )
-        until(lambda: queue.consumers())
+        wait_until(lambda: queue.consumers())
         queue.add("quick", job_id="j", retry=RetryPolicy(1))
-        assert gate.reached.wait(40)
+        assert proxy.triggered.wait(40), "the worker received no job within 40 s"
         assert queue.depth().running == 1
-        gate.open()
-        until(lambda: settled(queue))
+        proxy.disconnect_all()
+        wait_until(lambda: is_drained(queue))
     assert runs(client, queue.name) == [("j", 0)]
     assert queue.dead_letters() == []
 
 
-def test_sigterm_drains_hands_back_and_exits_with_0(queue, client, worker) -> None:
-    """What runs may finish, what was not begun runs elsewhere at once, and nothing is left."""
+def test_sigterm_finishes_running_jobs_requeues_others_and_exits_with_0(
+    queue, client, worker
+) -> None:
+    """Running jobs finish, jobs that did not start run on another worker, and no lock remains."""
     slow = {
         "concurrency": 2,
         "claim_after": timedelta(milliseconds=600_000),
@@ -190,14 +218,14 @@ def test_sigterm_drains_hands_back_and_exits_with_0(queue, client, worker) -> No
     }
     queue.add_many([{"payload": 2, "job_id": f"runs{n}"} for n in range(2)])
     first = worker(**slow)
-    until(lambda: len(runs(client, queue.name)) == 2)
+    wait_until(lambda: len(runs(client, queue.name)) == 2)
     first.process.terminate()
     queue.add_many([{"payload": "quick", "job_id": f"next{n}"} for n in range(4)])
     second = worker(**slow)
-    until(lambda: len(runs(client, queue.name)) == 6)
-    code, said = first.terminate() if first.process.is_alive() else (first.process.exitcode, "")
-    assert code == 0, said
-    until(lambda: settled(queue))
+    wait_until(lambda: len(runs(client, queue.name)) == 6)
+    code, log = first.terminate() if first.process.is_alive() else (first.process.exitcode, "")
+    assert code == 0, log
+    wait_until(lambda: is_drained(queue))
     assert second.terminate()[0] == 0
     counts = Counter(job_id for job_id, _ in runs(client, queue.name))
     assert len(counts) == 6
@@ -208,15 +236,17 @@ def test_sigterm_drains_hands_back_and_exits_with_0(queue, client, worker) -> No
     assert sorted(done) == sorted(counts)
 
 
-def test_sigterm_cuts_off_what_does_not_end(queue, client, worker) -> None:
-    # Nobody claims in this test: the second worker can only have what was handed back.
-    queue.add(60, job_id="long", retry=RetryPolicy(5, NOW))
+def test_sigterm_cancels_and_requeues_jobs_that_exceed_the_shutdown_timeout(
+    queue, client, worker
+) -> None:
+    # No entry is claimed in this test: the second worker can only run a requeued job.
+    queue.add(60, job_id="long", retry=RetryPolicy(5, SHORT_BACKOFF))
     first = worker(
         shutdown_timeout=timedelta(seconds=0.3), claim_after=timedelta(milliseconds=600_000)
     )
-    until(lambda: runs(client, queue.name))
-    code, said = first.terminate()
-    assert code == 0, said
-    assert "1 jobs are cut off" in said
+    wait_until(lambda: runs(client, queue.name))
+    code, log = first.terminate()
+    assert code == 0, log
+    assert "shutdown timeout expired; cancelling 1 running jobs" in log
     worker(claim_after=timedelta(milliseconds=600_000))
-    until(lambda: runs(client, queue.name) == [("long", 0), ("long", 1)])
+    wait_until(lambda: runs(client, queue.name) == [("long", 0), ("long", 1)])

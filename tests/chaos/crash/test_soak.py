@@ -1,6 +1,6 @@
-"""A worker for a long time: memory, consumers, keys and connections stay what they were.
+"""Memory, consumers, keys and connections do not grow while workers run for a long time.
 
-A minute by default; `make soak HOURS=8` for a night.
+The default is a minute; `make soak HOURS=8` runs for eight hours.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue import Queue
-from tests.chaos.crash.conftest import settled
+from tests.chaos.crash.conftest import is_drained
 from tests.conftest import Server
 from tests.support.redis_state import names
 from tests.support.servers import RedisServer, valkey_binary
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 SECONDS = int(os.environ.get("CHASQUI_SOAK_SECONDS", "60"))
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 180)]
 
-SOON = RetryPolicy(5, Backoff.fixed(timedelta(milliseconds=20)))
+RETRY = RetryPolicy(5, Backoff.fixed(timedelta(milliseconds=20)))
 PAYLOADS = ["quick", 0.01, "fail", "die", "quick", "quick", 0.05, "quick"]
-# Kept for a while on purpose, each with an end that lies beyond a minute.
-REMEMBERED = ("batch:", "replays:", "idempotency:", "dlid:")
+# Keys with a TTL of more than a minute.
+KEYS_WITH_TTL = ("batch:", "replays:", "idempotency:", "dlid:")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -45,15 +45,15 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def memory(pid: int | None) -> int:
-    """How much memory a process has, in bytes."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
 
 
 def feed(queue: Queue, turn: int) -> None:
-    """One second's worth of everything: batches, delays, unique ids, cancels, letters."""
-    queue.add_batch(PAYLOADS * 25, batch_id=f"b{turn}", retry=SOON, ttl=timedelta(seconds=20))
+    """Add the jobs of one second: batches, delays, unique ids, cancellations, dead letters."""
+    queue.add_batch(PAYLOADS * 25, batch_id=f"b{turn}", retry=RETRY, ttl=timedelta(seconds=20))
     delay = timedelta(milliseconds=300)
-    queue.add_many([{"payload": p, "delay": delay, "retry": SOON} for p in PAYLOADS * 5])
+    queue.add_many([{"payload": p, "delay": delay, "retry": RETRY} for p in PAYLOADS * 5])
     queue.add("quick", job_id=f"u{turn}", dedup_ttl=timedelta(seconds=20))
     queue.add("quick", job_id=f"u{turn}", dedup_ttl=timedelta(seconds=20))
     later = queue.add("quick", delay=timedelta(hours=1)).job_id
@@ -70,66 +70,66 @@ def sample(queue: Queue, client: Any, pid: int | None) -> dict[str, int]:
         "memory": memory(pid),
         "consumers": len(queue.consumers()),
         "connections": len(client.client_list()),
-        "keys": sum(not name.startswith(REMEMBERED) for name in names(client, queue.keys)),
+        "keys": sum(not name.startswith(KEYS_WITH_TTL) for name in names(client, queue.keys)),
         "pending": len(pending),
-        "idle_ms": max((each["time_since_delivered"] for each in pending), default=0),
+        "idle_ms": max((entry["time_since_delivered"] for entry in pending), default=0),
         "server": client.info("memory")["used_memory"],
     }
 
 
-def test_nothing_grows(server: Server, queue: Queue, client, worker) -> None:
+def test_no_resource_grows_over_time(server: Server, queue: Queue, client, worker) -> None:
     queue.repeat("quick", Every(100), job_name="repeat")
     steady = worker(concurrency=20, max_events=2000)
-    restless = worker(concurrency=20, max_events=2000)
-    until(lambda: len(queue.consumers()) == 2)
+    replaced = worker(concurrency=20, max_events=2000)
+    wait_until(lambda: len(queue.consumers()) == 2)
     samples: list[dict[str, int]] = []
     begun, turn = time.monotonic(), 0
     while time.monotonic() - begun < SECONDS:
         started = time.monotonic()
         feed(queue, turn)
-        if turn % 5 == 4:  # new members come and go, some politely
+        if turn % 5 == 4:  # replace a worker, alternately with SIGKILL and SIGTERM
             if turn % 2:
-                restless.kill()
+                replaced.kill()
             else:
-                assert restless.terminate()[0] == 0
-            restless = worker(concurrency=20, max_events=2000)
+                assert replaced.terminate()[0] == 0
+            replaced = worker(concurrency=20, max_events=2000)
         samples.append(sample(queue, client, steady.process.pid))
         turn += 1
         time.sleep(max(0.0, 1 - (time.monotonic() - started)))
     queue.delete_repeat("repeat::every:100")
-    until(lambda: settled(queue), 60)
+    wait_until(lambda: is_drained(queue), 60)
     assert steady.process.is_alive()
-    judge(samples)
-    for each in (steady, restless):
-        assert each.terminate()[0] == 0
-    swept(queue)
+    check_growth(samples)
+    for process in (steady, replaced):
+        assert process.terminate()[0] == 0
+    check_idle_consumers_can_be_removed(queue)
     for name in names(client, queue.keys):
-        if name.startswith(REMEMBERED):
-            assert client.pttl(f"{queue.keys.hash_tag}:{name}") > 0, f"{name} would stay for ever"
+        if name.startswith(KEYS_WITH_TTL):
+            assert client.pttl(f"{queue.keys.hash_tag}:{name}") > 0, f"{name} has no TTL"
 
 
-def judge(samples: list[dict[str, int]]) -> None:
-    """The last third against the second: the first is for warming up."""
+def check_growth(samples: list[dict[str, int]]) -> None:
+    """Compare the last third with the second. The first third is the warm-up."""
     third = len(samples) // 3
     middle, last = samples[third : 2 * third], samples[2 * third :]
 
-    def typical(part: list[dict[str, int]], what: str) -> float:
-        return median(each[what] for each in part)
+    def typical(samples: list[dict[str, int]], name: str) -> float:
+        return median(sample[name] for sample in samples)
 
     assert typical(last, "memory") < typical(middle, "memory") * 1.05 + 2 * 2**20
     assert typical(last, "server") < typical(middle, "server") * 1.3 + 2 * 2**20
-    # By the most at a time: one that just started has few, however long that takes it.
-    most = [max(each["connections"] for each in part) for part in (middle, last)]
-    assert most[1] <= most[0] + 10
+    # The maximum, because a worker that is starting has few connections.
+    maximums = [max(sample["connections"] for sample in part) for part in (middle, last)]
+    assert maximums[1] <= maximums[0] + 10
     assert typical(last, "keys") < typical(middle, "keys") * 1.3 + 50
-    # A killed member stays in the group until it was silent for ten minutes; nobody else does.
+    # Only a killed consumer stays in the group, until it was idle for ten minutes.
     kills = min(len(samples), 900) // 10 + 1
-    assert max(each["consumers"] for each in last) <= 2 + kills
-    # What a killed one held is taken over after 0.4 s; nothing lies for much longer than that.
-    assert sorted(each["idle_ms"] for each in samples)[-len(samples) // 5] < 5000
+    assert max(sample["consumers"] for sample in last) <= 2 + kills
+    # The entries of a killed worker are claimed after 0.4 s; none is pending for much longer.
+    assert sorted(sample["idle_ms"] for sample in samples)[-len(samples) // 5] < 5000
 
 
-def swept(queue: Queue) -> None:
-    """Dead members hold nothing, so they can go."""
+def check_idle_consumers_can_be_removed(queue: Queue) -> None:
+    """Dead consumers have no pending entries, so all of them can be removed."""
     queue.client.execute(consumer_group.remove_idle_consumers(queue.keys, "default", 0))
     assert queue.consumers() == []

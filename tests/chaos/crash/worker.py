@@ -1,4 +1,4 @@
-"""A worker process for the crash tests: it runs jobs by their payload, and notes every run."""
+"""Worker process of the crash tests. The payload decides the outcome."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 
-NOTES = "notes:{}"
+RUNS_KEY = "runs:{}"
 
 
 def settings(**changes: Any) -> ConsumerConfig:
-    """The same for every worker of a test: what a dead one held is taken over soon."""
-    given: dict[str, Any] = {
+    """Return settings with which the entries of a dead worker are claimed soon."""
+    defaults: dict[str, Any] = {
         "block_timeout": timedelta(milliseconds=200),
         "claim_after": timedelta(milliseconds=400),
         "promoter": PromoterConfig(
@@ -37,21 +37,21 @@ def settings(**changes: Any) -> ConsumerConfig:
         ),
         "retry": RetryDefaults(delay_ms=1, jitter_ms=1),
     }
-    return ConsumerConfig(**given | changes)
+    return ConsumerConfig(**defaults | changes)
 
 
-def handler(notes: Any, queue: str) -> Any:
-    """Payload: what to do (`fail`, `always fail`, `die`), or how long to take in seconds."""
+def handler(runs_client: Any, queue: str) -> Any:
+    """Return a handler of `fail`, `always fail`, `die`, plans, and durations in seconds."""
 
     async def handle(job: Any) -> None:
-        await notes.rpush(NOTES.format(queue), f"{job.id}|{job.attempt}")
+        await runs_client.rpush(RUNS_KEY.format(queue), f"{job.id}|{job.attempt}")
         match job.payload:
             case "fail" if job.attempt == 0:
                 raise ValueError("the first run fails")
             case "always fail":
                 raise ValueError("every run fails")
             case "die":
-                raise Unrecoverable("hopeless")
+                raise Unrecoverable("planned unrecoverable error")
             case int() | float() as seconds:
                 await asyncio.sleep(seconds)
             case {"plan": plan}:
@@ -61,22 +61,22 @@ def handler(notes: Any, queue: str) -> Any:
 
 
 async def follow(plan: dict[str, Any], job: Any) -> None:
-    """The plans that tests/interop/peer.py follows, for fleets of both."""
+    """Follow a plan in the format of tests/interop/peer.py."""
     await asyncio.sleep(plan.get("sleep_ms", 0) / 1000)
     if plan.get("die"):
-        raise Unrecoverable("told to die")
+        raise Unrecoverable("planned unrecoverable error")
     if job.attempt < plan.get("fail", 0):
-        raise ValueError("told to fail")
+        raise ValueError("planned failure")
 
 
-async def work(url: str, dialect: str, name: str, notes_url: str, changes: dict[str, Any]) -> None:
-    notes = redis.asyncio.from_url(notes_url)
-    target = replace(RedisTarget.coerce(url), client_name=f"ours-{os.getpid()}")
+async def work(url: str, dialect: str, name: str, runs_url: str, changes: dict[str, Any]) -> None:
+    runs_client = redis.asyncio.from_url(runs_url)
+    target = replace(RedisTarget.coerce(url), client_name=f"chasqui-{os.getpid()}")
     async with AsyncQueue(name, target, dialect=dialect) as queue:
-        consumer = Consumer(queue, handler(notes, name), settings(**changes))
+        consumer = Consumer(queue, handler(runs_client, name), settings(**changes))
         consumer.stop_on(signal.SIGTERM, signal.SIGINT)
         await consumer.run()
-    await notes.aclose()
+    await runs_client.aclose()
 
 
 def main(log: str, *args: Any) -> None:

@@ -1,6 +1,7 @@
-"""What happened, told by those outside: the producer, the handlers' notes, the server's bare keys.
+"""The record of a scenario and the checker that compares it with the guarantees.
 
-Nothing here asks the code under test. `judge` compares the three and says what was broken.
+The record has three independent sources: the producer's calls, the files that the handlers write,
+and the keys on the server, read with plain commands. The checker does not use the code under test.
 """
 
 from __future__ import annotations
@@ -15,41 +16,43 @@ from typing import Any
 
 import msgpack
 
-from tests.chaos.harness.plan import CLAIM_S, Scenario, Wish
+from tests.chaos.harness.plan import CLAIM_S, JobSpec, Scenario
 
-# A run's outcome reaches the server this long after its end at the latest, if nothing is wrong.
+# Without a fault, the outcome of a run reaches the server within this time after its end.
 GRACE_S = 5.0
-# After an outage clients need a moment to come back.
-RETURN_S = 1.5
+# The time that clients need to reconnect after an outage.
+RECONNECT_S = 1.5
 EARLY_S = 0.05
 
 
 @dataclass(frozen=True)
 class Add:
-    """One call of the producer: `acked` (with `fresh`), `refused` for good, or `unknown`."""
+    """One call of the producer. `outcome` is `acked`, `refused` (permanently) or `unknown`."""
 
     job_id: str
     began: float
     ended: float
     outcome: str
-    fresh: bool = True
+    created: bool = True
     skewed: bool = False
 
 
 @dataclass(frozen=True)
 class Run:
+    """One run of a handler. `end` is None if the process died during the run."""
+
     job_id: str
     attempt: int
     pid: int
     start: float
     end: float | None = None
-    how: str = ""
+    outcome: str = ""
     name: str = ""
 
 
 @dataclass(frozen=True)
-class Struck:
-    """A fault as it happened; with `pids` it hit these processes, else everybody."""
+class FaultEvent:
+    """A fault that happened. It affected the processes `pids`, or all if that is empty."""
 
     kind: str
     began: float
@@ -59,54 +62,58 @@ class Struck:
 
     @property
     def outage(self) -> bool:
-        """Whether it held the server away for so long that entries may have been taken over."""
-        long = self.ended - self.began + RETURN_S > CLAIM_S - 1
-        return not self.pids and (long or self.forgets)
+        """Whether the server was unavailable long enough for entries to be claimed."""
+        long = self.ended - self.began + RECONNECT_S > CLAIM_S - 1
+        return not self.pids and (long or self.loses_writes)
 
     @property
-    def forgets(self) -> bool:
-        """Whether the server that took over may lack what the old one did last.
+    def loses_writes(self) -> bool:
+        """Whether the new master may lack the last writes of the old one.
 
-        Jobs are then delivered again as if they had never been, and a repeat fires again. What was
-        confirmed is there.
+        Jobs are then delivered again with the attempt numbers of earlier runs, and a repeat fires
+        again. Writes that a replica confirmed are not lost.
         """
         return self.kind == "failover"
 
 
 @dataclass
 class History:
+    """Everything that was recorded during a scenario."""
+
     scenario: Scenario
     adds: list[Add] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    struck: list[Struck] = field(default_factory=list)
-    letters: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    faults: list[FaultEvent] = field(default_factory=list)
+    dead_letters: list[str] = field(default_factory=list)
+    remaining: list[str] = field(default_factory=list)
     batch_bits: tuple[int, int] = (0, 0)
     batch_sent: bool = False
-    repeat_left: bool = False
+    repeat_remains: bool = False
 
 
 @dataclass
-class Verdict:
-    """Broken promises, each with the jobs that tell of it; empty if all were kept."""
+class CheckResult:
+    """The violations by category, each with its job ids. Empty if every guarantee holds."""
 
-    broken: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    violations: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     reruns: int = 0
 
-    def blame(self, promise: str, job_id: str) -> None:
-        self.broken[promise].append(job_id)
+    def add(self, category: str, job_id: str) -> None:
+        self.violations[category].append(job_id)
 
-    def count(self, promise: str) -> int:
-        return len(self.broken.get(promise, ()))
+    def count(self, category: str) -> int:
+        return len(self.violations.get(category, ()))
 
     def __str__(self) -> str:
-        return "; ".join(f"{len(ids)} {what}: {ids[:5]}" for what, ids in self.broken.items())
+        return "; ".join(
+            f"{len(ids)} {category}: {ids[:5]}" for category, ids in self.violations.items()
+        )
 
 
-def read_notes(folder: Path) -> list[Run]:
-    """The runs of all worker processes, by start."""
+def read_runs(folder: Path) -> list[Run]:
+    """Return the runs of all worker processes, ordered by start."""
     runs: list[Run] = []
-    for file in folder.glob("*.notes"):
+    for file in folder.glob("*.runs"):
         runs += _pair(int(file.stem), _lines(file))
     return sorted(runs, key=lambda run: run.start)
 
@@ -117,176 +124,190 @@ def _lines(file: Path) -> Iterator[list[Any]]:
 
 
 def _pair(pid: int, lines: Iterable[list[Any]]) -> list[Run]:
-    begun: dict[tuple[str, int], Run] = {}
-    done: list[Run] = []
-    for what, job_id, attempt, at, name in lines:
-        if what == "start":
-            if (job_id, attempt) in begun:  # the same once more, while the first still runs
-                done.append(begun.pop((job_id, attempt)))
-            begun[job_id, attempt] = Run(job_id, attempt, pid, at, name=name)
+    """Combine the start and end lines of a process into runs."""
+    active: dict[tuple[str, int], Run] = {}
+    complete: list[Run] = []
+    for action, job_id, attempt, at, name in lines:
+        if action == "start":
+            if (job_id, attempt) in active:  # a second run started before the first one ended
+                complete.append(active.pop((job_id, attempt)))
+            active[job_id, attempt] = Run(job_id, attempt, pid, at, name=name)
         else:
-            run = begun.pop((job_id, attempt))
-            done.append(Run(job_id, attempt, pid, run.start, at, what, name))
-    return [*done, *begun.values()]
+            run = active.pop((job_id, attempt))
+            complete.append(Run(job_id, attempt, pid, run.start, at, action, name))
+    return [*complete, *active.values()]
 
 
 def read_server(client: Any, queue: str, history: History, batch: str) -> None:
-    """Letters, what is left, and the bits of the batch, by bare commands."""
+    """Add the dead letters, the remaining jobs and the bits of the batch to the history."""
     tag = f"{{chasqui:{queue}}}"
     for _, fields in client.xrange(f"{tag}:dlq"):
-        history.letters.append(job_id_of(fields[b"d"]))
+        history.dead_letters.append(job_id_of(fields[b"d"]))
     for _, fields in client.xrange(f"{tag}:stream"):
-        history.left.append(job_id_of(fields[b"d"]))
+        history.remaining.append(job_id_of(fields[b"d"]))
     for member in client.zrange(f"{tag}:delayed", 0, -1):
-        history.left.append(repr(member[-80:]))
-    history.repeat_left = bool(client.zcard(f"{tag}:repeat"))
+        history.remaining.append(repr(member[-80:]))
+    history.repeat_remains = bool(client.zcard(f"{tag}:repeat"))
     done, dead = (client.bitcount(f"{tag}:batch:{batch}:0:{end}") for end in ("done", "dead"))
     history.batch_bits = (done, dead)
 
 
 def job_id_of(envelope: bytes) -> str:
+    """Return the job id in an envelope."""
     return str(msgpack.unpackb(envelope, raw=False, strict_map_key=False)[0])
 
 
-def judge(history: History) -> Verdict:
-    """Hold what happened against what was promised."""
-    verdict = Verdict()
-    wishes = {wish.id: wish for wish in (*history.scenario.jobs, *history.scenario.batch)}
+def check_history(history: History) -> CheckResult:
+    """Return every violation of a guarantee in a history."""
+    result = CheckResult()
+    specs = {spec.id: spec for spec in (*history.scenario.jobs, *history.scenario.batch)}
     runs: dict[str, list[Run]] = defaultdict(list)
     for run in history.runs:
         runs[run.job_id].append(run)
-    letters = Counter(history.letters)
+    dead_letters = Counter(history.dead_letters)
     for job_id in _acknowledged(history):
-        ended = any(run.how == "ok" for run in runs[job_id]) or letters[job_id]
-        if not ended:
-            verdict.blame("unfinished" if job_id in history.left else "lost", job_id)
-    for job_id in history.left:
-        verdict.blame("left over", job_id)
-    for job_id, count in letters.items():
+        finished = any(run.outcome == "ok" for run in runs[job_id]) or dead_letters[job_id]
+        if not finished:
+            result.add("unfinished" if job_id in history.remaining else "lost", job_id)
+    for job_id in history.remaining:
+        result.add("left in the queue", job_id)
+    for job_id, count in dead_letters.items():
         if count > 1:
-            verdict.blame("two letters", job_id)
-    for job_id, of_job in runs.items():
-        if of_job:
-            _judge_runs(verdict, history, of_job, wishes.get(job_id))
-    _judge_adds(verdict, history, runs)
-    _judge_batch(verdict, history, letters)
-    _judge_ticks(verdict, history)
-    return verdict
+            result.add("two dead letters", job_id)
+    for job_id, runs_of_job in runs.items():
+        if runs_of_job:
+            _check_runs(result, history, runs_of_job, specs.get(job_id))
+    _check_adds(result, history, runs)
+    _check_batch(result, history, dead_letters)
+    _check_ticks(result, history)
+    return result
 
 
 def _acknowledged(history: History) -> list[str]:
     ids = {add.job_id for add in history.adds if add.outcome == "acked"}
     if history.batch_sent:
-        ids |= {wish.id for wish in history.scenario.batch}
+        ids |= {spec.id for spec in history.scenario.batch}
     return sorted(ids)
 
 
-def _judge_runs(verdict: Verdict, history: History, runs: list[Run], wish: Wish | None) -> None:
+def _check_runs(
+    result: CheckResult, history: History, runs: list[Run], spec: JobSpec | None
+) -> None:
     job_id = runs[0].job_id
-    if wish is None and runs[0].name != "tick":
-        verdict.blame("phantom", job_id)
-    if not _forgotten(history, runs):
-        if len(runs) > (wish.max_attempts if wish else 25):
-            verdict.blame("over budget", job_id)
+    if spec is None and runs[0].name != "tick":
+        result.add("never added", job_id)
+    if not _delivery_may_be_lost(history, runs):
+        if len(runs) > (spec.max_attempts if spec else 25):
+            result.add("over the attempt limit", job_id)
         if len({run.attempt for run in runs}) < len(runs):
-            verdict.blame("same attempt twice", job_id)
-    verdict.reruns += len(runs) - 1
+            result.add("same attempt twice", job_id)
+    result.reruns += len(runs) - 1
     for run, following in pairwise(runs):
-        if run.how in ("failed", "cut") and (run.end or 0) <= following.start:
+        if run.outcome in ("failed", "cut") and (run.end or 0) <= following.start:
             continue
-        if not _excused(history, run, following):
-            finished = run.how == "ok" and (run.end or 0) <= following.start
-            verdict.blame("doubled" if finished else "beside itself", job_id)
+        if not _is_explained(history, run, following):
+            finished = run.outcome == "ok" and (run.end or 0) <= following.start
+            result.add("duplicated" if finished else "overlapping", job_id)
 
 
-def _forgotten(history: History, runs: list[Run]) -> bool:
-    """Whether the server may have forgotten that the job had been delivered."""
+def _delivery_may_be_lost(history: History, runs: list[Run]) -> bool:
+    """Return whether a failover may have lost the record of a delivery of the job."""
     return any(
-        fault.forgets and fault.began <= runs[-1].start
+        fault.loses_writes
+        and fault.began <= runs[-1].start
         and (runs[0].end or runs[0].start) >= fault.began - GRACE_S
-        for fault in history.struck
-    )  # fmt: skip
+        for fault in history.faults
+    )
 
 
-def _excused(history: History, run: Run, again: Run) -> bool:
-    """Whether a fault explains why a run was not settled before its job ran again."""
-    over = min((run.end if run.end is not None else again.start) + GRACE_S, again.start)
-    for fault in history.struck:
-        until = again.start if fault.fatal else fault.ended
-        hit = fault.outage or run.pid in fault.pids
-        if hit and fault.began <= over and until >= run.start:
+def _is_explained(history: History, run: Run, following: Run) -> bool:
+    """Return whether a fault explains that a job ran again before its first run was acked."""
+    end = run.end if run.end is not None else following.start
+    latest_ack = min(end + GRACE_S, following.start)
+    for fault in history.faults:
+        fault_end = following.start if fault.fatal else fault.ended
+        affected = fault.outage or run.pid in fault.pids
+        if affected and fault.began <= latest_ack and fault_end >= run.start:
             return True
-        # Or the second one slept over an entry that it had read: it does not know of the first.
-        slept = again.pid in fault.pids and not fault.fatal and run.pid != again.pid
-        if slept and fault.began <= again.start <= fault.ended + GRACE_S:
+        # The second process was stopped after it read the entry, and the first one claimed it.
+        stopped = following.pid in fault.pids and not fault.fatal and run.pid != following.pid
+        if stopped and fault.began <= following.start <= fault.ended + GRACE_S:
             return True
     return False
 
 
-def _judge_adds(verdict: Verdict, history: History, runs: dict[str, list[Run]]) -> None:
-    fresh: Counter[str] = Counter()
-    wishes = {wish.id: wish for wish in history.scenario.jobs}
+def _check_adds(result: CheckResult, history: History, runs: dict[str, list[Run]]) -> None:
+    created: Counter[str] = Counter()
+    specs = {spec.id: spec for spec in history.scenario.jobs}
     outcomes: dict[str, set[str]] = defaultdict(set)
     for add in history.adds:
         outcomes[add.job_id].add(add.outcome)
     for add in history.adds:
-        wish = wishes[add.job_id]
-        if add.outcome == "acked" and wish.unique:
-            fresh[add.job_id] += add.fresh
-        first = runs[add.job_id][0].start if runs[add.job_id] else None
-        refused = outcomes[add.job_id] == {"refused"} and _calm(history, add)
-        if refused and first is not None:
-            verdict.blame("refused but run", add.job_id)
-        early = first is not None and first < add.began + wish.delay_ms / 1000 - EARLY_S
-        if early and not add.skewed and not wish.unique:
-            verdict.blame("early", add.job_id)
-    for job_id, count in fresh.items():
+        spec = specs[add.job_id]
+        if add.outcome == "acked" and spec.unique:
+            created[add.job_id] += add.created
+        first_start = runs[add.job_id][0].start if runs[add.job_id] else None
+        refused = outcomes[add.job_id] == {"refused"} and _was_undisturbed(history, add)
+        if refused and first_start is not None:
+            result.add("refused but run", add.job_id)
+        due = add.began + spec.delay_ms / 1000
+        early = first_start is not None and first_start < due - EARLY_S
+        if early and not add.skewed and not spec.unique:
+            result.add("early", add.job_id)
+    for job_id, count in created.items():
         if count > 1:
-            verdict.blame("unique id added twice", job_id)
+            result.add("unique id added twice", job_id)
 
 
-def _calm(history: History, add: Add) -> bool:
-    """Whether no connection broke during the call: then a refusal is the whole truth."""
+def _was_undisturbed(history: History, add: Add) -> bool:
+    """Return whether no fault interrupted the connection during a call.
+
+    Only then does a refusal prove that no earlier attempt of the same call added the job.
+    """
     return not any(
         fault.kind in ("cut", "slow", "kill_clients", "kill_server", "stop_server", "read_only")
-        and fault.began <= add.ended and fault.ended + RETURN_S >= add.began
-        for fault in history.struck
-    )  # fmt: skip
+        and fault.began <= add.ended
+        and fault.ended + RECONNECT_S >= add.began
+        for fault in history.faults
+    )
 
 
-def _judge_batch(verdict: Verdict, history: History, letters: Counter[str]) -> None:
+def _check_batch(result: CheckResult, history: History, dead_letters: Counter[str]) -> None:
     if not history.batch_sent:
         return
     batch = history.scenario.batch
-    dead = sum(letters[wish.id] for wish in batch)
+    dead = sum(dead_letters[spec.id] for spec in batch)
     if history.batch_bits != (len(batch) - dead, dead):
-        verdict.blame(f"batch bits {history.batch_bits}, {dead} letters", batch[0].id)
+        result.add(f"batch bits {history.batch_bits}, {dead} dead letters", batch[0].id)
 
 
-def _judge_ticks(verdict: Verdict, history: History) -> None:
+def _check_ticks(result: CheckResult, history: History) -> None:
     fired = {run.job_id for run in history.runs if run.name == "tick"}
-    wanted = {history.scenario.ticks}
-    if any(fault.forgets for fault in history.struck):
-        wanted |= {history.scenario.ticks + n for n in range(1, 4)}
-    if history.repeat_left or len(fired) not in wanted:
-        verdict.blame(f"repeat fired {len(fired)} of {history.scenario.ticks}", "tick")
+    allowed = {history.scenario.ticks}
+    if any(fault.loses_writes for fault in history.faults):
+        allowed |= {history.scenario.ticks + n for n in range(1, 4)}
+    if history.repeat_remains or len(fired) not in allowed:
+        result.add(f"repeat fired {len(fired)} of {history.scenario.ticks}", "tick")
 
 
 def explain(history: History, job_id: str) -> str:
-    """Everything that is known of a job, in order, with the faults: for whoever has to find out."""
-    adds = [(add.began, f"add {add.outcome} fresh={add.fresh}") for add in history.adds
-            if add.job_id == job_id]  # fmt: skip
-    runs = [line for run in history.runs if run.job_id == job_id for line in _told(run)]
+    """Return everything that is known about a job, and all faults, in chronological order."""
+    adds = [
+        (add.began, f"add {add.outcome} created={add.created}")
+        for add in history.adds
+        if add.job_id == job_id
+    ]
+    runs = [line for run in history.runs if run.job_id == job_id for line in _run_lines(run)]
     first = min((at for at, _ in adds + runs), default=0.0)
     faults = [
         (fault.began, f"{fault.kind} for {fault.ended - fault.began:.2f} {fault.pids or ''}")
-        for fault in history.struck
+        for fault in history.faults
     ]
     lines = sorted(adds + runs + faults)
-    return "\n".join(f"{at - first:8.3f}  {what}" for at, what in lines)
+    return "\n".join(f"{at - first:8.3f}  {event}" for at, event in lines)
 
 
-def _told(run: Run) -> list[tuple[float, str]]:
-    who = f"attempt {run.attempt} in {run.pid}"
-    end = [] if run.end is None else [(run.end, f"{run.how}: {who}")]
-    return [(run.start, f"start {who}"), *end]
+def _run_lines(run: Run) -> list[tuple[float, str]]:
+    label = f"attempt {run.attempt} in {run.pid}"
+    end = [] if run.end is None else [(run.end, f"{run.outcome}: {label}")]
+    return [(run.start, f"start {label}"), *end]

@@ -1,7 +1,7 @@
-"""The handler of the fault tests: it does what the payload says and notes it outside of Redis.
+"""Handler of the fault tests: it follows the payload and records its runs in a file.
 
-A note is one write to a file of this process that only grows, so `kill -9` loses none. The clock
-that the worker reads is the machine's plus what a shared file says: that is how it jumps.
+Each start and each end is one write to an append-only file of the process, so `kill -9` loses none.
+The worker's clock is the system clock plus the offset in a shared file, which the tests change.
 """
 
 from __future__ import annotations
@@ -19,53 +19,43 @@ from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.engine.handlers import Handlers
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
-SKEW = "skew"
 
 handlers = Handlers()
-_real = time.time_ns
-_notes = os.open(FOLDER / f"{os.getpid()}.notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+_real_time_ns = time.time_ns
+_runs_file = os.open(FOLDER / f"{os.getpid()}.runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+with (FOLDER / "skew").open("r+b") as _file:
+    _skew_ms = mmap.mmap(_file.fileno(), 8, prot=mmap.PROT_READ)
 
 
-class Skew:
-    """How far the clock is off, shared by all processes of a test, in ms."""
-
-    def __init__(self, folder: Path):
-        with (folder / SKEW).open("r+b") as file:
-            self._shared = mmap.mmap(file.fileno(), 8)
-
-    def get(self) -> int:
-        return int(struct.unpack("q", self._shared[:8])[0])
-
-    def set(self, ms: int) -> None:
-        self._shared[:8] = struct.pack("q", ms)
-
-    def close(self) -> None:
-        self._shared.close()
+def _skewed_time_ns() -> int:
+    return _real_time_ns() + int(struct.unpack("q", _skew_ms[:8])[0]) * 1_000_000
 
 
-_skew = Skew(FOLDER)
-time.time_ns = lambda: _real() + _skew.get() * 1_000_000
+time.time_ns = _skewed_time_ns
 time.time = lambda: time.time_ns() / 1e9
 
 
-def note(what: str, job: Any) -> None:
-    line = json.dumps([what, job.id, job.attempt, time.monotonic(), job.name])
-    os.write(_notes, line.encode() + b"\n")
+def record(action: str, job: Any) -> None:
+    """Append one line to the file of this process."""
+    line = json.dumps([action, job.id, job.attempt, time.monotonic(), job.name])
+    os.write(_runs_file, line.encode() + b"\n")
 
 
 @handlers.on()
 async def run(job: Any) -> None:
-    note("start", job)
-    how = "cut"
+    """Run a job of the harness."""
+    record("start", job)
+    outcome = "cut"
     try:
-        plan = job.payload
-        await asyncio.sleep(plan.get("work_ms", 0) / 1000)
-        if plan.get("die"):
-            how = "dead"
-            raise Unrecoverable("told to die")
-        if job.attempt < plan.get("fail", 0):
-            how = "failed"
-            raise ValueError("told to fail")
-        how = "ok"
+        payload = job.payload
+        await asyncio.sleep(payload.get("work_ms", 0) / 1000)
+        if payload.get("die"):
+            outcome = "dead"
+            raise Unrecoverable("planned unrecoverable error")
+        if job.attempt < payload.get("fail", 0):
+            outcome = "failed"
+            raise ValueError("planned failure")
+        outcome = "ok"
     finally:
-        note(how, job)
+        record(outcome, job)

@@ -1,27 +1,27 @@
-"""A seed is a scenario: which jobs are sent when, and what goes wrong when. The same every time."""
+"""Scenarios of the fault tests. A seed always gives the same jobs and the same faults."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
 
-# What can go wrong; faults.py has a method for each.
+# The kinds of faults; faults.py has a method for each.
 WORKERS = ("kill_worker", "kill_leader", "stop_worker", "kill_supervisor")
 NETWORK = ("cut", "slow", "kill_clients")
 SERVER = ("kill_server", "stop_server", "pause", "no_memory", "no_replicas", "read_only")
 QUIET = ("flush_scripts", "clock_back", "clock_ahead")
 KINDS = (*WORKERS, *NETWORK, *SERVER, *QUIET)
 
-# A dead worker's entries are taken over after this long; an outage much shorter is no excuse.
+# The claim_after of the workers. An outage that is much shorter does not explain a second run.
 CLAIM_S = 4.0
 TICKS, TICK_MS = 20, 250
 BATCH = 60
-_LONGEST_BYTE = 4000
+_MAX_CHOICE = 4000
 
 
 @dataclass(frozen=True)
-class Wish:
-    """One job as the producer means it."""
+class JobSpec:
+    """A job that the producer will add."""
 
     id: str
     at_s: float
@@ -39,7 +39,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong `after_s` after the last one was over, for `hold_s`."""
+    """A fault that begins `after_s` after the end of the previous one and lasts `hold_s`."""
 
     kind: str
     after_s: float
@@ -49,56 +49,63 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scenario:
+    """The jobs and the faults of one run of the harness."""
+
     seed: int
-    jobs: tuple[Wish, ...]
+    jobs: tuple[JobSpec, ...]
     faults: tuple[Fault, ...]
     ticks: int = TICKS
-    batch: tuple[Wish, ...] = field(default=())
+    batch: tuple[JobSpec, ...] = field(default=())
 
 
 def draw(
     seed: int, seconds: float = 14, rate: float = 25, kinds: tuple[str, ...] = KINDS
 ) -> Scenario:
-    """Draw jobs and faults for so many seconds; each kind comes once before any comes twice."""
-    dice = random.Random(seed)
+    """Return the scenario of a seed. Every kind of fault occurs once before any occurs twice.
+
+    :param seconds: the duration of the faults.
+    :param rate: the number of jobs per second.
+    """
+    rng = random.Random(seed)
     jobs = tuple(
-        _wish(dice, f"job-{seed}-{number}", number / rate) for number in range(int(seconds * rate))
+        _job_spec(rng, f"job-{seed}-{number}", number / rate)
+        for number in range(int(seconds * rate))
     )
-    # In a batch that nobody loses, who is dead was told to die.
+    # The jobs of the batch have enough attempts, so only those with `die` become dead letters.
     batch = tuple(
-        Wish(f"batch:b{seed}:0:{number}", seconds / 3, work_ms=dice.choice((0, 20)), die=dead)
-        for number, dead in enumerate(dice.random() < 0.1 for _ in range(BATCH))
+        JobSpec(f"batch:b{seed}:0:{number}", seconds / 3, work_ms=rng.choice((0, 20)), die=dies)
+        for number, dies in enumerate(rng.random() < 0.1 for _ in range(BATCH))
     )
-    return Scenario(seed, jobs, tuple(_faults(dice, seconds, kinds)), batch=batch)
+    return Scenario(seed, jobs, tuple(_faults(rng, seconds, kinds)), batch=batch)
 
 
-def _wish(dice: random.Random, name: str, at_s: float) -> Wish:
-    fail = dice.choice((0, 0, 0, 0, 1, 2))
-    return Wish(
-        id=name,
+def _job_spec(rng: random.Random, job_id: str, at_s: float) -> JobSpec:
+    fail = rng.choice((0, 0, 0, 0, 1, 2))
+    return JobSpec(
+        id=job_id,
         at_s=at_s,
-        work_ms=dice.choice((0, 0, 5, 50, 400, 1500)),
+        work_ms=rng.choice((0, 0, 5, 50, 400, 1500)),
         fail=fail,
-        die=dice.random() < 0.05,
-        delay_ms=dice.choice((0, 0, 0, 100, 1000)),
-        # Few runs, so that a budget that is not exact shows.
-        max_attempts=dice.choice((1, 2, 3, 25)) if fail == 0 else 25,
-        unique=dice.random() < 0.3,
+        die=rng.random() < 0.05,
+        delay_ms=rng.choice((0, 0, 0, 100, 1000)),
+        # Few attempts, so that a limit that is not exact becomes visible.
+        max_attempts=rng.choice((1, 2, 3, 25)) if fail == 0 else 25,
+        unique=rng.random() < 0.3,
     )
 
 
-def _faults(dice: random.Random, seconds: float, kinds: tuple[str, ...]) -> list[Fault]:
+def _faults(rng: random.Random, seconds: float, kinds: tuple[str, ...]) -> list[Fault]:
     faults: list[Fault] = []
-    spent, deck = 0.0, list[str]()
-    while spent < seconds:
-        if not deck:
-            deck = list(kinds)
-            dice.shuffle(deck)
-        kind = deck.pop()
-        after = dice.uniform(0.1, 0.6)
-        hold = dice.uniform(0.1, 0.8)
-        if kind == "stop_worker":  # others go on meanwhile
-            hold = dice.choice((1.0, CLAIM_S + 2))
-        faults.append(Fault(kind, after, hold, dice.randrange(_LONGEST_BYTE)))
-        spent += after + (0.1 if kind in QUIET or kind in WORKERS else hold)
+    elapsed, remaining_kinds = 0.0, list[str]()
+    while elapsed < seconds:
+        if not remaining_kinds:
+            remaining_kinds = list(kinds)
+            rng.shuffle(remaining_kinds)
+        kind = remaining_kinds.pop()
+        after = rng.uniform(0.1, 0.6)
+        hold = rng.uniform(0.1, 0.8)
+        if kind == "stop_worker":  # the other workers continue
+            hold = rng.choice((1.0, CLAIM_S + 2))
+        faults.append(Fault(kind, after, hold, rng.randrange(_MAX_CHOICE)))
+        elapsed += after + (0.1 if kind in QUIET or kind in WORKERS else hold)
     return faults
