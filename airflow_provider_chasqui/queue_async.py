@@ -150,7 +150,7 @@ class AsyncQueue:
         """Cancel a job.
 
         :param job_id: the id of the job.
-        :return: "cancelled" if the job was delayed and is deleted. Otherwise "requested": the workers
+        :return: "cancelled" if the job was delayed and is deleted. Otherwise "requested": workers
             are asked to drop or interrupt it.
         """
         return await self._client.run_flow(self._flows.cancel(job_id))

@@ -123,14 +123,14 @@ def target_rows(results: Results) -> list[list[str]]:
                 else ("yes" if share >= limit_target else "**no**"),
             ]
         )
-    for letter in "BCDE":
-        small = results.median(f"H {letter} 10k", "ours")
-        large = results.median(f"H {letter} 1M", "ours")
+    for group in "BCDE":
+        small = results.median(f"H {group} 10k", "ours")
+        large = results.median(f"H {group} 1M", "ours")
         if small and large:
             reached = "yes" if large / small >= GROWTH else "**no**"
             rows.append(
                 [
-                    f"H {letter}: 1M against 10k",
+                    f"H {group}: 1M against 10k",
                     _number(large, "rate"),
                     _number(small, "rate"),
                     f"{large / small:.2f}",
@@ -232,7 +232,7 @@ def peer_rows(results: Results) -> list[list[str]]:
     return rows
 
 
-PEER_HEAD = ["", "scenario", "unit", "system", "median", "range", "ratio of ours"]
+PEER_HEAD = ["", "scenario", "unit", "system", "median", "range", "ratio"]
 
 
 def other_rows(results: Results) -> list[list[str]]:

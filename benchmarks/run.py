@@ -323,7 +323,7 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, help="runs of each scenario; default 5, with --quick 3"
     )
-    parser.add_argument("--only", default="", help="keys or first letters of scenarios: A,C,'D on'")
+    parser.add_argument("--only", default="", help="keys or prefixes of scenarios: A,C,'D on'")
     parser.add_argument("--peers", default="", help="names of systems: ours,chasquimq,limit,arq")
     parser.add_argument("--json", type=Path, default=Path(".cache/bench/results.json"))
     options = parser.parse_args()

@@ -11,7 +11,7 @@ from airflow_provider_chasqui.operators.consume import ChasquiConsumeOperator
 
 
 async def archive(job: Any) -> None:
-    """Placeholder for real work. A handler may run twice, so it must be idempotent."""
+    """Process one job. A handler may run twice, so it must be idempotent."""
     assert job.payload is not None
 
 

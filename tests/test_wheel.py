@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.wheel, pytest.mark.timeout(300), pytest.mark.xdist_gro
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.prefix) / "bin"
 
-# Adds a job, reads it back and settles it, with a blocking read that outlasts the timeout.
-STORY = """
+# Adds a job, reads it and acknowledges it, with a blocking read that is longer than the timeout.
+PROGRAM = """
 import asyncio, pathlib, sys
 import airflow_provider_chasqui as chasqui
-from airflow_provider_chasqui.core.commands import delivery, looking
+from airflow_provider_chasqui.core.commands import consumer_group, events
 from airflow_provider_chasqui.redis_client.scripts import LUA
 
 home = pathlib.Path(chasqui.__file__).parent
@@ -33,21 +33,22 @@ assert "airflow" not in sys.modules
 
 target = sys.argv[1] + "?timeout=0.2"
 with chasqui.Queue("wheel", target) as queue:
-    job = queue.add({"to": "ada"}, name="welcome")
+    job = queue.add({"to": "ada"}, job_name="welcome")
     queue.add_batch(range(500), batch_id="b")
-    queue.drive.run(delivery.make_group(queue.keys, "default"))
-    raw = queue.drive.run(delivery.read(queue.keys, "default", "c", 1, 0, 30_000))
-    entry = delivery.delivery(raw[0], 10**6)
-    assert (entry.job.id, entry.job.name, entry.job.payload) == (job.id, "welcome", {"to": "ada"})
-    assert queue.find(job.id).state == "running"
-    assert queue.drive.run(delivery.settle(queue.keys, "default", [entry.id])) == [True]
-    assert queue.drive.run(looking.events_wait(queue.keys, "$", 1, 500)) == []
+    queue.client.execute(consumer_group.create(queue.keys, "default"))
+    entries = queue.client.execute(consumer_group.read(queue.keys, "default", "c", 1, 0, 30_000))
+    entry = consumer_group.parse_entry(entries[0], 10**6)
+    assert (entry.job.id, entry.job.name) == (job.job_id, "welcome")
+    assert entry.job.payload == {"to": "ada"}
+    assert queue.job_status(job.job_id).state == "running"
+    assert queue.client.execute(consumer_group.ack(queue.keys, "default", [entry.id])) == [True]
+    assert queue.client.execute(events.wait_for_events(queue.keys, "$", 1, 500)) == []
 
 async def main():
     async with chasqui.AsyncQueue("wheel", target) as queue:
         assert (await queue.depth()).waiting == 500
-        assert (await queue.add(1)).fresh
-        assert await queue.drive.run(looking.events_wait(queue.keys, "$", 1, 500)) == []
+        assert (await queue.add(1)).created
+        assert await queue.client.execute(events.wait_for_events(queue.keys, "$", 1, 500)) == []
 
 asyncio.run(main())
 print("version", chasqui.__version__)
@@ -55,11 +56,15 @@ print("version", chasqui.__version__)
 
 
 def run(*command: object, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        [str(each) for each in command], cwd=cwd, capture_output=True, text=True, timeout=240
+    completed = subprocess.run(
+        [str(argument) for argument in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return completed.stdout
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +75,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def only(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(pattern)
-    return found
+    (path,) = folder.glob(pattern)
+    return path
 
 
 def version() -> str:
@@ -80,7 +85,7 @@ def version() -> str:
     return __version__
 
 
-def test_the_wheel_holds_what_it_needs_and_nothing_else(dist: Path) -> None:
+def test_the_wheel_contains_the_package_and_nothing_else(dist: Path) -> None:
     with zipfile.ZipFile(only(dist, "*.whl")) as wheel:
         names = set(wheel.namelist())
         (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
@@ -89,8 +94,8 @@ def test_the_wheel_holds_what_it_needs_and_nothing_else(dist: Path) -> None:
     assert len(lua) > 20
     assert {f"airflow_provider_chasqui/{file}" for file in lua} <= names
     assert "airflow_provider_chasqui/py.typed" in names
-    ours = ("airflow_provider_chasqui/", f"airflow_provider_chasqui-{version()}.dist-info/")
-    assert [name for name in names if not name.startswith(ours)] == []
+    prefixes = ("airflow_provider_chasqui/", f"airflow_provider_chasqui-{version()}.dist-info/")
+    assert [name for name in names if not name.startswith(prefixes)] == []
     unwanted = ("__pycache__", "/tests/", "/demo/", "/benchmarks/")
     assert [name for name in names if any(part in name for part in unwanted)] == []
     assert f"\nVersion: {version()}\n" in described
@@ -109,7 +114,7 @@ def test_the_source_archive_can_be_built_from(dist: Path, tmp_path: Path) -> Non
 
 
 def test_two_builds_are_the_same_byte_for_byte(dist: Path, tmp_path: Path) -> None:
-    """Another folder, another day: the wheel is the same, so anybody can check ours."""
+    """The wheel does not depend on the directory or the date, so a build can be verified."""
     with tarfile.open(only(dist, "*.tar.gz")) as archive:
         archive.extractall(tmp_path, filter="data")
     unpacked = only(tmp_path, f"airflow_provider_chasqui-{version()}")
@@ -120,15 +125,19 @@ def test_two_builds_are_the_same_byte_for_byte(dist: Path, tmp_path: Path) -> No
     assert only(again, "*.whl").read_bytes() == only(dist, "*.whl").read_bytes()
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_is_defined_once() -> None:
     tracked = run("git", "ls-files", "*.py", "*.toml", "*.md", cwd=ROOT).split()
-    says = re.compile(rf"(?:^|[^\d.=<>~]){re.escape(version())}(?:[^\d.]|$)")
-    ours = re.compile(r"""^\s*(?:__version__|version)\s*=""", re.MULTILINE)
-    places = []
+    version_pattern = re.compile(rf"(?:^|[^\d.=<>~]){re.escape(version())}(?:[^\d.]|$)")
+    assignment_pattern = re.compile(r"""^\s*(?:__version__|version)\s*=""", re.MULTILINE)
+    files = []
     for name in tracked:
         text = (ROOT / name).read_text()
-        places += [name for line in text.splitlines() if ours.match(line) and says.search(line)]
-    assert places == ["airflow_provider_chasqui/__init__.py"]
+        files += [
+            name
+            for line in text.splitlines()
+            if assignment_pattern.match(line) and version_pattern.search(line)
+        ]
+    assert files == ["airflow_provider_chasqui/__init__.py"]
 
 
 @pytest.mark.parametrize(
@@ -143,17 +152,17 @@ def test_a_job_runs_from_the_installed_package(
     python = home / "bin" / "python"
     run(BIN / "uv", "venv", "-q", "--python", sys.executable, home)
     install = (BIN / "uv", "pip", "install", "-q", "--python", python)
-    # Without Airflow: the queue is to be usable where only its own needs are met.
+    # Without Airflow, which the queue does not need.
     needs = ("hiredis", "msgpack", "croniter", "hatchling")
-    run(*install, redis_py, *needs, "-c", _looser(tmp_path, redis_py))
+    run(*install, redis_py, *needs, "-c", _constraints(tmp_path, redis_py))
     run(*install, "--no-deps", "--no-build-isolation", only(dist, archive))
     with RedisServer.start(valkey_server.binary) as own:
-        said = run(python, "-I", "-c", STORY, own.url, cwd=tmp_path)
-    assert said == f"version {version()}\n"
+        output = run(python, "-I", "-c", PROGRAM, own.url, cwd=tmp_path)
+    assert output == f"version {version()}\n"
 
 
-def _looser(folder: Path, redis_py: str) -> Path:
-    """The frozen constraints, but for redis-py where another one is asked for."""
+def _constraints(folder: Path, redis_py: str) -> Path:
+    """Return the pinned constraints, without redis-py if the test chooses its version."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     if "==" in redis_py:
         lines = [line for line in lines if not line.startswith("redis==")]
@@ -162,5 +171,5 @@ def _looser(folder: Path, redis_py: str) -> Path:
     return file
 
 
-def test_the_oldest_redis_py_is_the_one_that_is_tried() -> None:
+def test_the_oldest_allowed_redis_py_is_tested() -> None:
     assert '"redis[hiredis]>=6.4"' in (ROOT / "pyproject.toml").read_text()

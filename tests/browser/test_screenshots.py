@@ -102,7 +102,7 @@ VIEWS: dict[str, tuple[dict[str, str], str]] = {
     "jobs": ({"queue": "emails", "tab": "jobs"}, ".cq-table tbody tr, .cq-empty"),
     "delayed": ({"queue": "emails", "tab": "delayed"}, ".cq-table tbody tr"),
     "batches": ({"queue": "emails", "tab": "batches"}, ".cq-progress"),
-    "letters": ({"queue": "emails", "tab": "dead-letters"}, ".cq-dead-letters tbody tr"),
+    "dead-letters": ({"queue": "emails", "tab": "dead-letters"}, ".cq-dead-letters tbody tr"),
     "repeats": ({"queue": "emails", "tab": "repeats"}, ".cq-table tbody tr"),
     "consumers": ({"queue": "emails", "tab": "consumers"}, ".cq-table tbody tr"),
     "batch": ({"queue": "emails", "batch": "spring-1"}, ".cq-batch .cq-progress"),
@@ -113,12 +113,12 @@ VIEWS: dict[str, tuple[dict[str, str], str]] = {
 }
 
 # The screenshots that the documentation shows.
-DOCUMENTED = {"overview-light", "queue-dark", "batches-light", "letters-light", "job-light"}
+DOCUMENTED = {"overview-light", "queue-dark", "batches-light", "dead-letters-light", "job-light"}
 LAYOUTS = [
     ("light", 1440, tuple(VIEWS)),
-    ("dark", 1440, ("overview", "queue", "batches", "letters", "job")),
+    ("dark", 1440, ("overview", "queue", "batches", "dead-letters", "job")),
     ("light", 900, ("queue", "jobs")),
-    ("dark", 900, ("overview", "letters")),
+    ("dark", 900, ("overview", "dead-letters")),
 ]
 
 
@@ -150,7 +150,7 @@ def test_a_dead_letter_its_replay_and_the_tabs_of_a_dag_and_a_task(
     browser.open(conn="native", queue="emails", tab="dead-letters", job_name="newsletter")
     browser.click(".cq-row-open")
     browser.element('dialog [aria-label="Payload"]')
-    browser.save_screenshot(screenshots, "letter-light")
+    browser.save_screenshot(screenshots, "dead-letter-light")
     browser.press("Replay", "dialog")
     browser.element("dialog .cq-result")
     browser.save_screenshot(tmp_path, "replay-light")

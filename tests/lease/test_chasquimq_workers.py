@@ -90,7 +90,7 @@ async def main(url, name):
     queue = Queue(name, redis_url=url)
     dead_letters = await queue.peek_dlq()
     fields = ("reason", "name", "source_id")
-    print(json.dumps([[letter[field] for field in fields] for letter in dead_letters]))
+    print(json.dumps([[dead_letter[field] for field in fields] for dead_letter in dead_letters]))
     print(await queue.replay_dlq())
 
 asyncio.run(main(*sys.argv[1:]))

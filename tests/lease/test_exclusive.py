@@ -168,7 +168,7 @@ def test_a_blocked_entry_stops_an_ordered_queue_until_it_is_unblocked(
     assert leases.lease("me") == []
     assert leases.dead_letter_blocked(entry_id)
     assert not leases.dead_letter_blocked(entry_id)
-    assert [letter.source_id for letter in queue.dead_letters()] == [entry_id]
+    assert [dead_letter.source_id for dead_letter in queue.dead_letters()] == [entry_id]
     (lease,) = leases.lease("me")
     assert lease.payload == 1
 
@@ -193,9 +193,13 @@ def test_block_and_dead_letter_blocks_and_writes_a_dead_letter(
     raw = queue.client.execute(redis_command("XRANGE", queue.keys.dlq, "-", "+", parse=as_raw))
     names = [field.decode() for field in raw[0][1][::2]]
     assert names[:4] == ["d", "n", "source_id", "reason"], "stock ChasquiMQ's order"
-    (letter,) = queue.dead_letters()
-    assert (letter.job_id, letter.job_name, letter.source_id) == (added.job_id, "mail", entry_id)
-    assert (letter.reason, letter.attempts) == ("retries_exhausted", 1)
+    (dead_letter,) = queue.dead_letters()
+    assert (dead_letter.job_id, dead_letter.job_name, dead_letter.source_id) == (
+        added.job_id,
+        "mail",
+        entry_id,
+    )
+    assert (dead_letter.reason, dead_letter.attempts) == ("retries_exhausted", 1)
     assert leases.unblock(entry_id)
     (lease,) = leases.lease("me")
     leases.ack(lease)
@@ -359,7 +363,7 @@ action = "block" if mode == "exclusive" else "dead_letter"
 config = LeaseConfig(mode=mode, ordered=mode == "exclusive", on_max_deliveries=action,
                      visibility_timeout=timedelta(milliseconds=300))
 queue = LeaseQueue(name, url, dialect=dialect, config=config)
-leases = queue.lease("crasher", 2)
+leases = queue.lease("crash", 2)
 if step == "extended":
     queue.extend(*leases)
 elif step == "one acked":

@@ -37,7 +37,7 @@ def test_block_removes_an_entry_and_unblock_restores_it(queue: Queue, leasing: L
     assert not leases.unblock(first.id)
     assert leases.dead_letter_blocked(second.id)
     assert not leases.dead_letter_blocked(second.id)
-    assert [letter.job_id for letter in queue.dead_letters()] == ["worse"]
+    assert [dead_letter.job_id for dead_letter in queue.dead_letters()] == ["worse"]
     assert [lease.payload for lease in leases.lease("me")] == ["bad"]
 
 

@@ -205,7 +205,7 @@ def test_jobs_without_remaining_attempts_become_dead_letters(
     assert (second.payload, second.deliveries) == ("ours", 2)
     leases.dead_letter(second.token, error="no such address")
     assert leases.lease("me", 10) == []
-    reasons = {letter.reason: letter for letter in queue.dead_letters()}
+    reasons = {dead_letter.reason: dead_letter for dead_letter in queue.dead_letters()}
     assert set(reasons) == {"retries_exhausted", "decode_failed", "malformed", "unrecoverable"}
     assert reasons["retries_exhausted"].attempts == 1
     assert reasons["unrecoverable"].error == "no such address"

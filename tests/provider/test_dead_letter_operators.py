@@ -147,7 +147,7 @@ def test_a_task_consumes_for_max_duration(airflow: Dags, queue: Queue) -> None:
 
 def test_leased_jobs_are_acked_by_another_task(airflow: Dags, queue: Queue) -> None:
     queue.add_many([{"payload": n} for n in range(5)])
-    assert airflow.run("lease", queue=queue.name).xcom("settle") == [0, 1, 2]
+    assert airflow.run("lease", queue=queue.name).xcom("ack") == [0, 1, 2]
     assert queue.depth().waiting == 2
 
 

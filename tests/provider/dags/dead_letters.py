@@ -78,13 +78,13 @@ with DAG("consume_for_a_time", schedule=None, start_date=START):
 with DAG("lease", schedule=None, start_date=START):
 
     @task
-    def settle(leases: list[dict[str, Any]], queue: str) -> list[Any]:
+    def ack(leases: list[dict[str, Any]], queue: str) -> list[Any]:
         with ChasquiHook() as hook, hook.lease_queue(queue) as leased:
             leased.ack(*[lease["token"] for lease in leases])
         return [lease["payload"] for lease in leases]
 
     leases = ChasquiConsumeOperator(task_id="lease", queue_name=QUEUE, max_leases=3)
-    settle(leases.output, QUEUE)
+    ack(leases.output, QUEUE)
 
 
 with DAG("telling", schedule=None, start_date=START):
