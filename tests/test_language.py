@@ -28,7 +28,7 @@ EXCLUDED = re.compile(
     r"tests/test_language\.py|.*/vectors/.*|.*plugins/static/.*|ui/package.*\.json|LICENSE|.*\.json"
 )
 BANNED = {
-    r"(?<![dD]ead[ _-])\bletters?\b(?!,? digits|-light|-dark)": "dead letter",
+    r"(?<![dD]ead[ _-])\bletters?\b(?!,? digits|-spacing)": "dead letter",
     r"\bbur(y|ied|ies|ial|ials)\b": "dead-letter, move to the DLQ",
     r"\bsettle[srd]?\b|\bsettling\b": "ack, complete",
     r"\bkeepers?\b": "heartbeat",

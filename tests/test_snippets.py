@@ -57,7 +57,7 @@ RUN_ELSEWHERE = {
     ("docs/leases.md", "PartitionedQueue("): "tests/rsmq/test_docs.py",
     ("docs/spark.md", "df.write"): "tests/spark/test_docs.py",
     ("docs/spark.md", "spark."): "tests/spark/test_docs.py",
-    ("docs/spark.md", "letters.where"): "tests/spark/test_docs.py",
+    ("docs/spark.md", "dead_letters.where"): "tests/spark/test_docs.py",
     ("docs/airflow/index.md", "@task.pyspark"): "tests/spark/test_docs.py",
 }
 

@@ -172,4 +172,4 @@ def _constraints(folder: Path, redis_py: str) -> Path:
 
 
 def test_the_oldest_allowed_redis_py_is_tested() -> None:
-    assert '"redis[hiredis]>=6.4"' in (ROOT / "pyproject.toml").read_text()
+    assert '"redis[hiredis]>=6.4,' in (ROOT / "pyproject.toml").read_text()

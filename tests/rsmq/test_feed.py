@@ -55,7 +55,7 @@ def test_a_job_that_cannot_be_a_message_becomes_a_dead_letter(
     queue.add(b"\xff", job_id="binary")
     queue.add("fine")
     assert migrate_to_rsmq(leases, "q", rsmq) == bridge.TransferReport(moved=1, dead_lettered=2)
-    errors = {letter.job_id: letter.error for letter in queue.dead_letters()}
+    errors = {dead_letter.job_id: dead_letter.error for dead_letter in queue.dead_letters()}
     assert set(errors) == {"long", "binary"}
     assert "too long" in errors["long"]
 

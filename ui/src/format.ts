@@ -6,7 +6,7 @@ const CLOCK_WITH_SECONDS = new Intl.DateTimeFormat(undefined, { timeStyle: "medi
 const DATE_TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 export function formatDeadLetters(count: number): string {
-  return `${formatCount(count)} dead ${count === 1 ? "letter" : "letters"}`;
+  return `${formatCount(count)} ${count === 1 ? "dead letter" : "dead letters"}`;
 }
 
 export function formatCount(value: number | null | undefined): string {
