@@ -18,8 +18,10 @@ _COMMAND_HELP = {
     "batch": "Show the progress of a batch",
     "batches": "List the batches of a queue",
     "consumers": "List the consumers of a queue",
+    "watcher": "Show the watcher of a queue",
     "dlq": "Dead letters: peek, replay, purge",
     "repeat": "Repeatable jobs: list, add, remove",
+    "migrate": "Move messages from an RSMQ queue",
     "worker": "Run a worker",
 }
 

@@ -33,7 +33,7 @@ def get_messages(
     :param context: the context of the task.
     :param chasqui_conn_id: the id of the Airflow connection.
     :return: one dict per message, with `id`, `name`, `payload`, `entry_id`, `created_at_ms` and
-        `attempt`.
+        `attempt`, which counts from 1.
     :raises JobNotFound: if the messages were stored in Redis and have expired there.
     """
     messages: dict[tuple[str, str], dict[str, Any]] = {}

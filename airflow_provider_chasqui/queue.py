@@ -49,7 +49,7 @@ class Queue:
 
     :param queue_name: the name of the queue.
     :param server: a URL, a RedisTarget, or a connection manager that several queues share.
-    :param config: limits and options of the producer. None is `QueueConfig()`.
+    :param config: limits and options of the producer. Default: `QueueConfig()`.
     :param dialect: "native" or "portable". None detects it at the first command.
     :param clock: a function that returns the time in milliseconds since the epoch.
     :raises InvalidArgument: if the name, the URL or the dialect is not valid.
@@ -97,7 +97,7 @@ class Queue:
     def new_client(self, retries: int | None = None) -> RedisClient:
         """Return a client with its own connections. The caller closes it.
 
-        :param retries: the number of resends after a failure. None takes the value of the target.
+        :param retries: the number of resends after a failure. Default: the value of the target.
         """
         return RedisClient(self._connection_manager, self.keys, retries)
 
@@ -352,10 +352,10 @@ class Queue:
         dry_run: bool = False,
         **filters: Unpack[DeadLetterQuery],
     ) -> DeadLetterReport:
-        """Move dead jobs back to the queue, with all their attempts.
+        """Move dead jobs back to the queue. Their attempts start again.
 
-        :param limit: the maximum number of dead letters. None is no limit.
-        :param max_replays: skip jobs that were replayed this often. None takes the value of the
+        :param limit: the maximum number of dead letters. None: no limit.
+        :param max_replays: skip jobs that were replayed this often. Default: the value of the
             configuration.
         :param dry_run: change nothing and report what would be done.
         :param filters: ids, job_ids, reason, job_name, older_than, newer_than, text, batch_id.
@@ -367,7 +367,7 @@ class Queue:
     ) -> DeadLetterReport:
         """Delete dead letters. This cannot be undone.
 
-        :param limit: the maximum number of dead letters. None is no limit.
+        :param limit: the maximum number of dead letters. None: no limit.
         :param dry_run: change nothing and report what would be done.
         :param filters: ids, job_ids, reason, job_name, older_than, newer_than, text, batch_id.
         """
@@ -393,7 +393,7 @@ class Queue:
         :param schedule: `Every` or `Cron`.
         :param job_name: the name of each job.
         :param key: the key of the repeatable job. None derives it from the name and the schedule.
-        :param limit: the maximum number of fires. None is no limit.
+        :param limit: the maximum number of fires. None: no limit.
         :param start: the time before which nothing fires.
         :param end: the time after which nothing fires.
         :param misfire: what happens to fires that were missed while no leader was running.

@@ -1,4 +1,4 @@
--- lease_acquire: lease entries in shared mode, beside ordinary workers of the same consumer group.
+-- lease_acquire: lease entries in shared mode, alongside ordinary workers of the same consumer group.
 --
 -- KEYS
 --   1    stream

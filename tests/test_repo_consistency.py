@@ -1,4 +1,4 @@
-"""Tests that files beside the code agree with it: registry, workflow, templates, changelog."""
+"""Tests that files outside the code agree with it: registry, workflow, templates, changelog."""
 
 from __future__ import annotations
 

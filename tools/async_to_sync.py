@@ -1,7 +1,7 @@
 """Generator of the blocking modules from the asyncio modules.
 
-Every module `x_async.py` listed in `SOURCES` is written by hand. This tool writes `x.py` beside
-it::
+Every module `x_async.py` listed in `SOURCES` is written by hand. This tool writes `x.py` next
+to it::
 
     python -m tools.async_to_sync           # write the blocking modules
     python -m tools.async_to_sync --check   # exit with 1 if one of them is not up to date
@@ -16,8 +16,8 @@ that became unused, and formats the result. The rules:
 - A block that differs between the two kinds is written as ``if True:  # ASYNC`` with an `else`
   branch. The tool keeps only the `else` branch.
 
-Code that does not fit these rules belongs into a small module written by hand for both kinds, such
-as `lease/periodic_async.py` and `lease/periodic.py` (see `HAND_WRITTEN`).
+Code that does not fit these rules belongs in a small hand-written module in both variants, such as
+`lease/periodic_async.py` and `lease/periodic.py` (see `HAND_WRITTEN`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from airflow_provider_chasqui.cli import output
+from airflow_provider_chasqui.cli.batch import batch_failed
 from airflow_provider_chasqui.cli.parsing import parse_datetime, parse_duration, parse_payload
 from airflow_provider_chasqui.cli.server import (
     JsonOption,
@@ -35,7 +36,9 @@ DelayOption = Annotated[
 RunAtOption = Annotated[
     datetime | None,
     typer.Option(
-        parser=parse_datetime, metavar="TIME", help="Time at which the job runs (ISO 8601)."
+        parser=parse_datetime,
+        metavar="TIME",
+        help="Time at which the job runs (ISO 8601; UTC without an offset).",
     ),
 ]
 
@@ -76,7 +79,10 @@ def add(
     wait: Annotated[
         timedelta | None,
         typer.Option(
-            parser=parse_duration, metavar="DURATION", help="Wait up to this long for completion."
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Wait up to this long for completion and print the result, which needs a worker "
+            "with --store-results. The exit code is 1 if a job died.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -154,10 +160,12 @@ def _add_lines(
         output.print_json(
             {"queue_name": queue.name, "batch_id": batch.batch_id, "total": batch.total} | counts
         )
-        return
-    output.print_line(f"batch {batch.batch_id}: {batch.total} jobs enqueued")
-    if progress is not None:
-        output.print_line(f"{progress.done} done, {progress.dead} dead")
+    else:
+        output.print_line(f"batch {batch.batch_id}: {batch.total} jobs enqueued")
+        if progress is not None:
+            output.print_line(f"{progress.done} done, {progress.dead} dead")
+    if progress is not None and progress.dead:
+        raise batch_failed(progress, queue.name)
 
 
 def parse_json_lines(lines: TextIO | Iterable[str]) -> Iterator[Any]:

@@ -43,7 +43,10 @@ def show_batch(
     timeout: Annotated[
         timedelta,
         typer.Option(
-            parser=parse_duration, metavar="DURATION", show_default="1h", help="Maximum wait."
+            parser=parse_duration,
+            metavar="DURATION",
+            show_default=False,
+            help="Maximum wait. Default: 1h.",
         ),
     ] = timedelta(hours=1),
     show_dead: Annotated[
@@ -67,10 +70,19 @@ def show_batch(
         for job_id in dead_job_ids:
             output.print_line(f"dead: {job_id}", style="red")
     if wait and progress.dead:
-        raise BatchFailed(
-            f"{progress.dead} of {progress.total} jobs of batch {batch_id!r} died; "
-            f"list them with: chasqui dlq peek {queue_name} --batch-id {batch_id}",
-        )
+        raise batch_failed(progress, queue_name)
+
+
+def batch_failed(progress: BatchProgress, queue_name: str) -> BatchFailed:
+    """Return the error for a finished batch with dead jobs.
+
+    :param progress: the progress of the batch.
+    :param queue_name: the name of the queue.
+    """
+    return BatchFailed(
+        f"{progress.dead} of {progress.total} jobs of batch {progress.batch_id!r} died; "
+        f"list them with: chasqui dlq peek {queue_name} --batch-id {progress.batch_id}",
+    )
 
 
 def to_dict(progress: BatchProgress) -> dict[str, Any]:

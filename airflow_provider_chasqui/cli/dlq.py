@@ -78,7 +78,9 @@ NewerThanOption = Annotated[
 ]
 TextOption = Annotated[
     str | None,
-    typer.Option("--text", rich_help_panel=_FILTER_PANEL, help="Filter by text in the error."),
+    typer.Option(
+        "--text", rich_help_panel=_FILTER_PANEL, help="Filter by text in the error or the detail."
+    ),
 ]
 BatchIdOption = Annotated[
     str | None,
@@ -86,7 +88,17 @@ BatchIdOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only report what would be changed.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
-AllOption = Annotated[bool, typer.Option("--all", help="No limit.")]
+ActionLimitOption = Annotated[
+    int,
+    typer.Option(
+        "--limit",
+        metavar="N",
+        min=1,
+        max=1_000_000,
+        help="Maximum number of dead letters to process, oldest first.",
+    ),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Process all matching dead letters.")]
 
 
 def _build_query(**filters: Any) -> DeadLetterQuery:
@@ -130,7 +142,7 @@ def peek(
     if as_json:
         output.print_json(
             {
-                "queue": queue_name,
+                "queue_name": queue_name,
                 "dead_letters": [to_dict(dead_letter) for dead_letter in page],
                 "reasons": dict(reasons),
                 "next": next_cursor,
@@ -142,10 +154,10 @@ def peek(
         return
     columns = [
         Column("dlq id"),
-        Column("source_id", optional=True),
+        Column("source id", optional=True),
         Column("name"),
         Column("reason"),
-        Column("runs", align_right=True, optional=True),
+        Column("attempts", align_right=True, optional=True),
         Column("died", align_right=True),
         Column("detail", flexible=True),
         Column("payload bytes", align_right=True, optional=True),
@@ -197,7 +209,7 @@ def to_dict(dead_letter: DeadLetter) -> dict[str, Any]:
 def replay(
     queue_name: QueueNameArgument,
     server: Server,
-    limit: LimitOption = 100,
+    limit: ActionLimitOption = 100,
     all: AllOption = False,
     max_replays: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Skip jobs already replayed N times.")
@@ -214,7 +226,7 @@ def replay(
     batch_id: BatchIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move dead jobs back to the queue, with all their attempts. Asks for confirmation."""
+    """Move dead jobs back to the queue. Their attempts start again. Asks for confirmation."""
     query = _build_query(
         ids=dlq_ids,
         job_ids=job_ids,
@@ -234,14 +246,14 @@ def replay(
 
     with server.open_queue(queue_name) as queue:
         report = _confirm_and_run("replay", queue_name, dry_run, yes, run)
-    _print_report("replay", queue_name, max_letters, as_json, report)
+    _print_report("replay", queue_name, as_json, report)
 
 
 @with_connection_options
 def purge(
     queue_name: QueueNameArgument,
     server: Server,
-    limit: LimitOption = 100,
+    limit: ActionLimitOption = 100,
     all: AllOption = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -273,7 +285,7 @@ def purge(
 
     with server.open_queue(queue_name) as queue:
         report = _confirm_and_run("purge", queue_name, dry_run, yes, run)
-    _print_report("purge", queue_name, max_letters, as_json, report)
+    _print_report("purge", queue_name, as_json, report)
 
 
 _Action = Literal["replay", "purge"]
@@ -306,16 +318,15 @@ def _confirm(action: _Action, queue_name: str, count: int) -> None:
 
 
 def _print_report(
-    action: _Action, queue_name: str, limit: int | None, as_json: bool, report: DeadLetterReport
+    action: _Action, queue_name: str, as_json: bool, report: DeadLetterReport
 ) -> None:
     if as_json:
-        output.print_json({"queue": queue_name, "action": action, **asdict(report)})
+        output.print_json({"queue_name": queue_name, "action": action, **asdict(report)})
         return
     done = (
         f"would {action}" if report.dry_run else {"replay": "replayed", "purge": "purged"}[action]
     )
-    total = report.matched if limit is None else limit
-    output.print_line(f"{done} {report.affected} of {total} entries")
+    output.print_line(f"{done} {report.affected} of {report.matched} dead letters")
     output.print_nonzero_counts(
         (report.max_replays_reached, "had reached the maximum number of replays"),
         (report.unreadable, "are not readable and stay in the DLQ"),

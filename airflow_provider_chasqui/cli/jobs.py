@@ -79,7 +79,7 @@ def list_jobs(
     if as_json:
         output.print_json(
             {
-                "queue": queue_name,
+                "queue_name": queue_name,
                 "jobs": [_listed_job_to_dict(job) for job in jobs],
                 "next": next_cursor,
             }
@@ -115,8 +115,8 @@ def _list_page(
     if state is JobState.delayed:
         if after is not None and not (after.isascii() and after.isdecimal()):
             raise InvalidArgument(
-                f"--after must be an integer for delayed jobs, not {after!r}; use the cursor that "
-                "the page before printed"
+                f"--after must be an integer for delayed jobs, not {after!r}; use the cursor "
+                "printed with the previous page"
             )
         first_rank = 0 if after is None else int(after) + 1
         rows = client.run_flow(inspect.delayed_jobs_page(keys, first_rank, limit))
@@ -153,7 +153,7 @@ def _row(listed: ListedJob) -> tuple[object, ...]:
         listed.state,
         job.id if job else listed.cursor,
         job.name or "-" if job else "-",
-        job.attempt if job else "-",
+        job.attempt + 1 if job else "-",
         format_duration(max(0, current_time_ms() - job.created_at_ms)) if job else "-",
         where,
         f"({payload_error})" if payload_error else truncate(compact_json(payload), 200),
@@ -174,7 +174,7 @@ def read_payload(job: Job | None) -> tuple[Any, str | None]:
 
 
 def job_to_dict(job: Job) -> dict[str, Any]:
-    """Return a job as JSON values, with its payload.
+    """Return a job as JSON values, with its payload. The attempt counts from 1.
 
     :param job: the job.
     """
@@ -182,7 +182,7 @@ def job_to_dict(job: Job) -> dict[str, Any]:
     fields = {
         "id": job.id,
         "name": job.name,
-        "attempt": job.attempt,
+        "attempt": job.attempt + 1,
         "created_at_ms": job.created_at_ms,
         "payload": payload,
     }
@@ -210,7 +210,7 @@ def show_job(
             queue_name=queue_name,
             job_id=job_id,
         )
-    fields: dict[str, Any] = {"id": job_id, "queue": queue_name, "state": status.state}
+    fields: dict[str, Any] = {"id": job_id, "queue_name": queue_name, "state": status.state}
     job = status.job or (dead_letters[0].job if dead_letters else None)
     if job is not None:
         fields |= job_to_dict(job)
@@ -305,11 +305,11 @@ def cancel(
     server: Server,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs. Delayed jobs are removed; workers are requested to drop or stop other jobs."""
+    """Cancel jobs. Delayed jobs are removed; other jobs are dropped or stopped by their worker."""
     with server.open_queue(queue_name) as queue:
         results = {job_id: queue.cancel(job_id) for job_id in job_ids}
     if as_json:
-        output.print_json({"queue": queue_name, "cancelled": results})
+        output.print_json({"queue_name": queue_name, "cancelled": results})
         return
     for job_id, result in results.items():
         text = (

@@ -11,7 +11,6 @@ import typer
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.server import (
     JsonOption,
-    QueueNameArgument,
     Server,
     with_connection_options,
 )
@@ -28,11 +27,11 @@ def _json_or_text(text: str) -> Any:
 @with_connection_options
 def from_rsmq(
     qname: Annotated[str, typer.Argument(metavar="RSMQ_QUEUE", help="RSMQ queue to read from.")],
-    queue_name: QueueNameArgument,
+    queue_name: Annotated[str, typer.Argument(metavar="QUEUE", help="Chasqui queue to write to.")],
     server: Server,
     source_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Server of the RSMQ queue, if it is another one."),
+        typer.Option(metavar="URL", help="Server of the RSMQ queue, if it is not --url."),
     ] = None,
     namespace: Annotated[str, typer.Option(help="RSMQ namespace.")] = "rsmq",
     job_name: Annotated[
@@ -42,7 +41,11 @@ def from_rsmq(
         int | None, typer.Option(metavar="N", min=1, help="Maximum number of messages.")
     ] = None,
     parse_json: Annotated[
-        bool, typer.Option("--parse-json", help="Parse messages as JSON payloads.")
+        bool,
+        typer.Option(
+            "--parse-json",
+            help="Parse messages as JSON payloads. A message that is not JSON stays text.",
+        ),
     ] = False,
     keep_receive_count: Annotated[
         bool, typer.Option("--keep-receive-count", help="Count earlier receives as attempts.")
@@ -71,5 +74,4 @@ def from_rsmq(
     output.print_nonzero_counts(
         (report.duplicates, "were moved before"),
         (report.dropped, "had no body and were dropped"),
-        (report.dead_lettered, "could not be converted and were dead-lettered"),
     )

@@ -72,7 +72,7 @@ def list_repeats(
         Column("time zone"),
         Column("next fire", optional=True),
         Column("in", align_right=True),
-        Column("runs", align_right=True, optional=True),
+        Column("fires", align_right=True, optional=True),
         Column("limit", align_right=True, optional=True),
     ]
     output.print_table(columns, [_row(status) for status in statuses])
@@ -131,29 +131,43 @@ def add_repeat(
     every: Annotated[
         timedelta | None,
         typer.Option(
-            parser=parse_duration, metavar="DURATION", help="Interval, such as 30s or 1h."
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Interval, such as 30s or 1h. Either this or --cron is required.",
         ),
     ] = None,
     cron: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Cron expression, such as '0 2 * * *'.")
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="Cron expression, such as '0 2 * * *'. Either this or --every is required.",
+        ),
     ] = None,
     tz: Annotated[
-        str | None, typer.Option(help="Time zone of --cron, such as Europe/Berlin.")
+        str | None, typer.Option(help="Time zone of --cron, such as Europe/Berlin. Default: UTC.")
     ] = None,
     job_name: Annotated[str, typer.Option(help="Job name, which selects the handler.")] = "",
     key: Annotated[
         str | None, typer.Option(help="Key. Default: made of the job name and the schedule.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Maximum number of runs.")
+        int | None, typer.Option(metavar="N", min=1, help="Maximum number of fires.")
     ] = None,
     start: Annotated[
         datetime | None,
-        typer.Option(parser=parse_datetime, metavar="TIME", help="No run before this time."),
+        typer.Option(
+            parser=parse_datetime,
+            metavar="TIME",
+            help="No fire before this time (ISO 8601; UTC without an offset).",
+        ),
     ] = None,
     end: Annotated[
         datetime | None,
-        typer.Option(parser=parse_datetime, metavar="TIME", help="No run after this time."),
+        typer.Option(
+            parser=parse_datetime,
+            metavar="TIME",
+            help="No fire after this time (ISO 8601; UTC without an offset).",
+        ),
     ] = None,
     misfire: Annotated[
         MisfirePolicy | None,
@@ -161,12 +175,16 @@ def add_repeat(
             "--misfire",
             parser=parse_misfire,
             metavar="POLICY",
-            help="For missed fires: skip, fire-once or fire-all:N.",
+            help="For missed fires: skip, fire-once or fire-all:N. Default: skip.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a repeatable job. The same key again replaces it."""
+    """Add a repeatable job.
+
+    A different definition with the same key replaces it and resets its count of fires; the same
+    definition changes nothing.
+    """
     if (every is None) == (cron is None):
         raise InvalidArgument("pass either --every or --cron")
     if tz is not None and cron is None:

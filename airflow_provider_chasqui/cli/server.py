@@ -65,9 +65,9 @@ def _connection_options(
             "--url",
             "--redis-url",
             metavar="URL",
-            show_default=DEFAULT_URL,
+            show_default=False,
             help="redis://, rediss:// (TLS), unix://, redis+sentinel://, redis+cluster://. "
-            "Default: $CHASQUI_URL.",
+            f"Default: $CHASQUI_URL, then {DEFAULT_URL}.",
         ),
     ] = None,
     username: Annotated[
@@ -78,7 +78,8 @@ def _connection_options(
         Path | None,
         _ConnectionOption(
             metavar="FILE",
-            help="File with the password, read at every login. Default: $CHASQUI_PASSWORD.",
+            help="File with the password, read at every login. Without it the password in "
+            "$CHASQUI_PASSWORD is used.",
         ),
     ] = None,
     tls: Annotated[bool, _ConnectionOption("--tls", help="Use TLS, like rediss://.")] = False,
@@ -97,7 +98,10 @@ def _connection_options(
     ] = False,
     dialect: Annotated[
         str | None,
-        _ConnectionOption(metavar="native|portable", help="Skip the detection of the dialect."),
+        _ConnectionOption(
+            metavar="native|portable",
+            help="Skip the detection of the dialect, such as for a user without permission for it.",
+        ),
     ] = None,
     debug: Annotated[bool, _ConnectionOption("--debug", help="Show tracebacks.")] = False,
 ) -> Server:

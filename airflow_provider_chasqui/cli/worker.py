@@ -68,7 +68,12 @@ def run_worker(
     ] = 1,
     max_attempts: Annotated[
         int,
-        typer.Option(metavar="N", min=0, max=U32_MAX, help="Default maximum attempts per job."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=U32_MAX,
+            help="Maximum attempts of jobs without their own policy. 0 dead-letters them unrun.",
+        ),
     ] = 25,
     store_results: Annotated[
         bool, typer.Option("--store-results", help="Store the return values of handlers.")
@@ -78,8 +83,8 @@ def run_worker(
         typer.Option(
             parser=parse_duration,
             metavar="DURATION",
-            show_default="1h",
-            help="TTL of stored results.",
+            show_default=False,
+            help="TTL of stored results. Default: 1h.",
         ),
     ] = timedelta(hours=1),
     group: Annotated[str, typer.Option(metavar="NAME", help="Consumer group.")] = "default",
@@ -88,8 +93,8 @@ def run_worker(
         typer.Option(
             parser=parse_duration,
             metavar="DURATION",
-            show_default="30s",
-            help="Idle time after which jobs of a dead worker are claimed.",
+            show_default=False,
+            help="Idle time after which jobs of a dead worker are claimed. Default: 30s.",
         ),
     ] = timedelta(seconds=30),
     shutdown_timeout: Annotated[
@@ -97,14 +102,18 @@ def run_worker(
         typer.Option(
             parser=parse_duration,
             metavar="DURATION",
-            show_default="30s",
-            help="Time that running jobs get to finish at shutdown.",
+            show_default=False,
+            help="Time that running jobs get to finish at shutdown. Default: 30s.",
         ),
     ] = timedelta(seconds=30),
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT", min=0, max=65535, help="Port of /metrics, /healthz and /readyz."
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port of /metrics, /healthz and /readyz. Default: no port. "
+            "Needs the extra `metrics`.",
         ),
     ] = None,
     metrics_host: Annotated[
@@ -118,9 +127,11 @@ def run_worker(
         bool, typer.Option("--reload", help="Restart when a .py file changes (for development).")
     ] = False,
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C. Running jobs may finish, others are requeued.
+    """Run jobs until SIGTERM or Ctrl-C.
 
-    Exit codes: 0 all jobs finished, 1 error, 2 usage error, 128+n killed by a second signal n.
+    Then running jobs may finish, and jobs that were read and not started are requeued.
+
+    Exit codes: 0 stopped on request, 1 error, 2 usage error, 128+n killed by a second signal n.
     """
     from airflow_provider_chasqui.supervisor.supervisor import Supervisor
 

@@ -1,5 +1,8 @@
 """Schedules of repeatable jobs: a fixed interval, or a cron expression in a time zone.
 
+This module only computes times. `due_fires` in core/repeat.py returns the fires that are due, and
+engine/scheduler.py enqueues them.
+
 ChasquiMQ 1.3.0 adds the milliseconds of the current time to cron fires, skips the repeated hour in
 autumn and can return a time in the past. Here cron fires on full seconds and always in the future.
 Over a change of the UTC offset it follows the rule of Debian's cron: a fixed local time fires once

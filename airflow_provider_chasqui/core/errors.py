@@ -82,7 +82,7 @@ class RedisServerError(ChasquiError):
 
 
 class ConnectionFailed(RedisServerError):
-    """No connection to the server could be established."""
+    """The server cannot be reached, or cannot serve this request at the moment."""
 
 
 class AuthenticationFailed(ConnectionFailed):

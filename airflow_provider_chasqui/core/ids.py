@@ -28,8 +28,8 @@ def _encode_ulid(time_ms: int, random: int) -> str:
 class UlidGenerator:
     """Generator of ULIDs that sort in the order in which this process generated them.
 
-    Within one millisecond the previous ULID is incremented, so the jobs of a bulk keep their order.
-    ChasquiMQ draws a new random part for each ULID and does not keep the order.
+    Within one millisecond the previous ULID is incremented, so the jobs of a bulk add keep their
+    order. ChasquiMQ generates a new random part for each ULID and does not keep the order.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class UlidGenerator:
             if now_ms > self._time_ms or low >> _LOW_BITS:
                 low = self._advance_prefix(now_ms)
             self._low = low
-            # All digits but the last four are the same within a bulk.
+            # All digits but the last four are the same within a bulk add.
             return self._prefix + _DIGIT_PAIRS[low >> 10] + _DIGIT_PAIRS[low & 1023]
 
     def next_many(self, now_ms: int, count: int) -> list[str]:
@@ -142,7 +142,7 @@ class ProducerSession:
     """Source of the producer ids of one producer's calls.
 
     Redis remembers the last 100 ids per producer id (IDMP). If all threads shared one producer id,
-    a hundred adds of other threads could displace the id of a call between its first send and a
+    a hundred adds of other threads could evict the id of a call between its first send and a
     resend, and the job would be added twice. Therefore concurrent calls have different producer
     ids.
     """

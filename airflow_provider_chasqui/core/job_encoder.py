@@ -56,7 +56,9 @@ def encode_new_job(
         check_retry(job.retry)
     if job.dedup_ttl is not None:
         if job.job_id is None:
-            raise InvalidArgument("dedup_ttl needs a job_id, which is what is deduplicated")
+            raise InvalidArgument(
+                "dedup_ttl requires job_id: duplicates are recognised by their job id"
+            )
         dedup_ttl_ms = to_ms(job.dedup_ttl)
         if dedup_ttl_ms < 1:
             raise InvalidArgument(f"dedup_ttl must be at least a millisecond, not {job.dedup_ttl}")

@@ -69,7 +69,7 @@ class Keys:
     | partitions:members | zset | consumers of a partitioned queue, scored by their expiry |
     | partitions:owners | hash | the consumer of each partition |
     | partitions:count | string | the number of partitions |
-    | promoter:lock, scheduler:lock | string | the name of the leader |
+    | promoter:lock, scheduler:lock | string | the id of the leader |
 
     :param queue_name: the name of the queue.
     :raises InvalidArgument: if the name is blank, contains a brace or an unpaired surrogate.

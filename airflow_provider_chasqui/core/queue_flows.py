@@ -57,7 +57,7 @@ class DeadLetterQuery(TypedDict, total=False):
     :param job_name: the name of the job.
     :param older_than: moved to the DLQ at least this long ago.
     :param newer_than: moved to the DLQ at most this long ago.
-    :param text: a part of the error.
+    :param text: a part of the error or the detail.
     :param batch_id: the batch of the job.
     """
 

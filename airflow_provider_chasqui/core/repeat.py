@@ -20,7 +20,7 @@ MISFIRE_GRACE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class MisfirePolicy:
-    """What happens with the fires that were missed while no scheduler was running.
+    """What happens to the fires that were missed while no scheduler was running.
 
     :param kind: `skip` (the default), `fire-once` or `fire-all`.
     :param max_catchup: the largest number of missed fires that `fire-all` enqueues.
@@ -55,7 +55,7 @@ class Repeat:
     :param limit: the largest number of runs, or None for no limit.
     :param start_ms: no fire before this time.
     :param end_ms: no fire after this time.
-    :param misfire: what happens with missed fires.
+    :param misfire: what happens to missed fires.
     """
 
     key: str

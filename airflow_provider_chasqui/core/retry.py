@@ -1,4 +1,7 @@
-"""Retry policies: the number of attempts and the delay before each retry."""
+"""Retry policies: the number of attempts and the delay before each retry.
+
+`OutcomeHandler.retry_or_dead_letter` in engine/outcomes.py decides whether a failed job is retried.
+"""
 
 from __future__ import annotations
 
@@ -123,8 +126,8 @@ class RetryDefaults:
     ) -> int:
         """Return the delay before a retry.
 
-        A fixed delay gets neither the worker's maximum nor its jitter. Jitter does not raise an
-        exponential delay above its maximum.
+        A fixed delay gets neither the worker's maximum nor its jitter. Jitter raises an exponential
+        delay at most to its maximum, or to the jitter if that is larger.
 
         :param policy: the policy of the job.
         :param retry_number: 1 for the first retry.

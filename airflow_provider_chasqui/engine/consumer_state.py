@@ -41,7 +41,7 @@ class ConsumerState:
         self.lost_claims: set[str] = set()
         self.cancelled_ids: set[str] = set()
         self.has_cancel_requests = False
-        self._acked_since_read: list[Sequence[str]] = []
+        self._forgotten_since_read: list[Sequence[str]] = []
         self.running: dict[str, Run] = {}
         self.stopping = asyncio.Event()
         self.finished_runs = 0
@@ -107,13 +107,13 @@ class ConsumerState:
         return 0
 
     @property
-    def has_idle_worker(self) -> bool:
+    def has_free_slot(self) -> bool:
         """Whether a handler slot is free."""
         return self.reserved < self.config.concurrency
 
-    async def wait_for_idle_worker(self) -> None:
+    async def wait_for_free_slot(self) -> None:
         """Wait until a handler slot is free, or the consumer stops."""
-        while not self.has_idle_worker and not self.stopping.is_set():
+        while not self.has_free_slot and not self.stopping.is_set():
             self._capacity_available.clear()
             await self._capacity_available.wait()
 
@@ -133,7 +133,7 @@ class ConsumerState:
 
     def read_started(self) -> None:
         """Record the start of a read. Entries acked from now on may still be in its reply."""
-        self._acked_since_read.clear()
+        self._forgotten_since_read.clear()
 
     def acked_since_read_started(self, entry_id: str) -> bool:
         """Return whether the entry was acked after the current read started.
@@ -142,11 +142,11 @@ class ConsumerState:
         whose claim was renewed too late, an ack that was already sent deletes the entry, and the
         reply to the ack arrives before the reply to the read.
         """
-        return any(entry_id in ids for ids in self._acked_since_read)
+        return any(entry_id in ids for ids in self._forgotten_since_read)
 
-    def mark_acked(self, entry_ids: Sequence[str]) -> None:
+    def forget_entries(self, entry_ids: Sequence[str]) -> None:
         """Forget entries that this consumer no longer owns."""
-        self._acked_since_read.append(entry_ids)
+        self._forgotten_since_read.append(entry_ids)
         in_flight = self.in_flight
         for entry_id in entry_ids:
             in_flight.pop(entry_id, None)

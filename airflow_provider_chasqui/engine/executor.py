@@ -14,7 +14,8 @@ the coroutine by hand (`AsyncExecutor._worker_loop`):
    result is appended to a list, and the outcomes of all such runs are recorded together before
    the event loop continues (`_flush_inline_runs`). No future, no task switch and no `Run` object
    is needed.
-3. Any other exception means that the handler raised without suspending; it is recorded likewise.
+3. Any other exception means that the handler raised without suspending; it is recorded
+   the same way.
 4. If `send` returns a value, the handler suspended, and the value is what it waits for (a future).
    The worker records the run as running, wakes another worker for the rest of the buffer, and
    awaits `IsolatedAwaitable`. That object passes the future up to the event loop, and results and
@@ -54,8 +55,8 @@ class EntryBuffer(Generic[T]):
 
     A worker takes items without awaiting while there are any. `put` wakes one worker. A worker
     whose handler suspends wakes the next one (`wake_one`), so handlers that never suspend are run
-    by one worker in a row, without a wake-up per item. This is cheaper than asyncio.Queue; see
-    docs/performance.md. The buffer has no limit, because `ConsumerState` counts the capacity.
+    one after another by one task, without a wake-up per item. This is cheaper than asyncio.Queue;
+    see docs/performance.md. The buffer has no limit, because `ConsumerState` counts the capacity.
     """
 
     def __init__(self) -> None:

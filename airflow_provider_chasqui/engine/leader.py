@@ -66,7 +66,8 @@ class LeaderLock:
     async def acquire(self, cache_for: float = 0.0) -> bool:
         """Acquire or renew the lock.
 
-        :param cache_for: the seconds during which a success is returned again without a command.
+        :param cache_for: the seconds during which a success is returned again without a command; at
+            most a third of the TTL.
         :return: whether this process is the leader.
         """
         if time.monotonic() < self._valid_until:

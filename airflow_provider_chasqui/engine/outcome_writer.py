@@ -333,7 +333,7 @@ class OutcomeWriter:
         acked = sum(flags)
         counts["acked"] += acked
         counts["already_acked"] += len(flags) - acked
-        self._state.mark_acked(entry_ids)
+        self._state.forget_entries(entry_ids)
 
     def _on_completed(self, completions: list[Completion], flags: list[bool]) -> None:
         self._on_acked([completion.entry_id for completion in completions], flags)

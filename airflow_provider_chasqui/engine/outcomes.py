@@ -41,9 +41,10 @@ _MS = timedelta(milliseconds=1)
 class OutcomeHandler:
     """Turns the end of a run into an outcome and passes it to the outcome writer.
 
-    `job.attempt` is the number of attempts before this run. It counts every run that was started:
-    failed runs are counted in the envelope, crashed runs in the delivery count of the entry, and
-    the reader adds the two. Events, logs and dead letters count from 1 (`job.attempt + 1`).
+    `job.attempt` is the number of attempts before this run. It counts every started run except
+    snoozed ones: failed runs are counted in the envelope, crashed runs in the delivery count of the
+    entry, and the reader adds the two. Events, logs and dead letters count from 1
+    (`job.attempt + 1`).
     """
 
     def __init__(self, state: ConsumerState, writer: OutcomeWriter):
@@ -144,7 +145,7 @@ class OutcomeHandler:
             self.run_cancelled(Run(entry, None))
         else:
             self._state.run_finished()
-            self._state.mark_acked([entry.id])
+            self._state.forget_entries([entry.id])
 
     def entry_invalid(self, entry: InvalidEntry) -> None:
         """Dead-letter an entry that cannot be decoded or is too large."""

@@ -19,7 +19,7 @@ _COUNTERS = {
         "Times a leader lock was acquired or renewed",
     ),
     "lock_lost": ("chasquimq_promoter_lock_lost", "Times another process held the leader lock"),
-    "reclaimed": ("chasquimq_consumer_reclaimed", "Stalled entries claimed from other consumers"),
+    "reclaimed": ("chasquimq_consumer_reclaimed", "Stalled entries claimed from any consumer"),
     "acked": ("chasqui_entries_acked", "Entries acknowledged"),
     "already_acked": (
         "chasqui_entries_already_acked",

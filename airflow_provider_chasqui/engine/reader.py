@@ -108,7 +108,7 @@ class StreamReader:
             # The server may still deliver entries to the blocked read of the lost connection.
             with suppress(ChasquiError):
                 await self._unblock(self._last_client_id)
-            await self._recovery.requeue_undelivered()
+            await self._recovery.requeue_lost_deliveries()
         self._client_id = self._last_client_id = client_id
         self._has_connected = True
 
@@ -143,14 +143,14 @@ class StreamReader:
         if not capacity:
             return
         # Do not wait for new entries while all slots are busy; other consumers can run those.
-        block_ms = to_ms(state.config.block_timeout) if state.has_idle_worker else 0
+        block_ms = to_ms(state.config.block_timeout) if state.has_free_slot else 0
         state.read_started()
         raw_entries = await self._read(min(capacity, state.config.read_count), block_ms)
         state.metrics.gauges["read_at"] = time.monotonic()
         if raw_entries:
             self._was_nonempty = True
             await self._accept_entries(raw_entries)
-            if state.has_idle_worker:
+            if state.has_free_slot:
                 # A slot is idle: start the handlers before the next read, which lowers the
                 # latency. If all slots are busy, read first. See docs/performance.md.
                 await asyncio.sleep(0)
@@ -159,7 +159,7 @@ class StreamReader:
             self._writer.emit(event_fields("drained", "", state.clock()))
         self._was_nonempty = False
         if not block_ms:
-            await state.wait_for_idle_worker()
+            await state.wait_for_free_slot()
 
     async def _read(self, count: int, block_ms: int) -> list[Any]:
         """Return raw entries: new ones, and those of stalled workers."""

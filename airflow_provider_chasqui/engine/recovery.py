@@ -15,7 +15,7 @@ renewing, and then the job is stalled. It is recovered in these steps:
 
 There is one more case: the connection breaks after the server delivered entries and before the
 reply arrived. The worker itself is alive and would never run them. After it reconnects it finds
-them with XPENDING and requeues them at once (`requeue_undelivered`).
+them with XPENDING and requeues them at once (`requeue_lost_deliveries`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StalledJobRecovery:
             state.keys, state.group, state.consumer_id, self.claim_after_ms, count
         )
 
-    async def requeue_undelivered(self) -> None:
+    async def requeue_lost_deliveries(self) -> None:
         """Requeue the entries that were delivered in a reply that never arrived.
 
         They did not run, so the lost delivery does not count as an attempt: the entry is added to

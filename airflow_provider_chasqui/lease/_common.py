@@ -34,7 +34,7 @@ def heartbeat_interval(config: LeaseConfig, visibility_timeout: timedelta | None
     """Return the seconds between two heartbeats: a third of the visibility timeout.
 
     :param config: the configuration of the queue.
-    :param visibility_timeout: the visibility timeout of the leases. None takes the configured one.
+    :param visibility_timeout: the visibility timeout of the leases. Default: the configured one.
     :raises InvalidArgument: if the visibility timeout is not allowed.
     """
     timeout_ms = config.check_visibility_timeout(visibility_timeout or config.visibility_timeout)

@@ -33,7 +33,7 @@ class AsyncPartitionConsumer:
     A background task sends heartbeats. When consumers join or leave, the ranges move: the owner of
     a partition stops leasing from it, finishes its leases, and then releases it. The partitions of
     a dead consumer become free when its session times out. Its leases stay valid until they expire,
-    so no other consumer overtakes it.
+    so no other consumer processes a later job of the partition first.
 
     :param queue: the partitioned queue.
     :param consumer: the name of the consumer.
@@ -67,7 +67,7 @@ class AsyncPartitionConsumer:
         return self._tracker.assignment.members
 
     async def send_heartbeat(self) -> None:
-        """Extend the session, release finished partitions, and update the own range."""
+        """Extend the session, release finished partitions and update this consumer's range."""
         async with self._lock:
             now_ms = self._queue.clock()
             command = heartbeat(
@@ -86,11 +86,11 @@ class AsyncPartitionConsumer:
         wait: timedelta = ZERO,
         visibility_timeout: timedelta | None = None,
     ) -> list[Lease]:
-        """Lease jobs of the own partitions, in turn.
+        """Lease jobs from this consumer's partitions, round-robin.
 
         :param max_messages: the maximum number of jobs.
         :param wait: the longest wait for a job. The default does not wait.
-        :param visibility_timeout: the duration of the leases. None takes the configured one.
+        :param visibility_timeout: the duration of the leases. Default: the configured one.
         """
         deadline = time.monotonic() + wait.total_seconds()
         while True:
@@ -170,7 +170,7 @@ class AsyncPartitionConsumer:
         """Restart the visibility timeout of leases.
 
         :param leases: leases or their tokens.
-        :param visibility_timeout: the duration from now. None takes the configured one.
+        :param visibility_timeout: the duration from now. Default: the configured one.
         :raises LeaseLost: if leases were lost. It lists their tokens.
         """
         for partition, group in group_by_partition(self._queue.name, leases).items():
@@ -198,7 +198,10 @@ class AsyncPartitionConsumer:
             await self.send_heartbeat()
 
     async def close(self) -> None:
-        """Leave the group. Its partitions are free at once, its leases remain until they expire."""
+        """Leave the group.
+
+        The consumer's partitions become free at once; its leases stay valid until they expire.
+        """
         await self._task.stop()
         await self._queue.client.execute(leave_group(self._queue.keys, self.name))
 

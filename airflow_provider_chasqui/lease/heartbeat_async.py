@@ -42,7 +42,7 @@ class AsyncLeaseHeartbeat:
             self._leases.pop(_token(lease), None)
 
     def check(self) -> None:
-        """Raise an error if the work should stop.
+        """Raise an error if a lease was lost or the leases can no longer be extended.
 
         :raises LeaseLost: if a lease was lost. Another consumer may process the job as well.
         :raises ChasquiError: if the server refused to extend the leases.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class PeriodicTask:
-    """Daemon thread that calls a function again and again until it is stopped.
+    """Daemon thread that calls a function repeatedly until it is stopped.
 
     :param function: the function. It must handle its errors.
     :param interval: the seconds before each call.

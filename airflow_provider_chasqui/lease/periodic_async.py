@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class AsyncPeriodicTask:
-    """Task that awaits a function again and again until it is stopped.
+    """Task that awaits a function repeatedly until it is stopped.
 
     :param function: the function. It must handle its errors.
     :param interval: the seconds before each call.

@@ -1,5 +1,7 @@
 """Queue for consumers that lease jobs: Celeriant Queue's operations on the workers' streams.
 
+Celeriant Queue is a job queue whose consumers lease jobs; see docs/migration/celeriant.md.
+
 The blocking class in `queue.py` is generated from the asyncio class in `queue_async.py`, so both
 have the same methods. Example::
 
@@ -44,8 +46,8 @@ class AsyncLeaseQueue:
 
     :param queue_name: the name of the queue.
     :param server: a URL, a RedisTarget, or a connection manager that several queues share.
-    :param config: the lease configuration. None is `LeaseConfig()`: shared mode.
-    :param queue_config: limits of the producer. None is `QueueConfig()`.
+    :param config: the lease configuration. Default: `LeaseConfig()`: shared mode.
+    :param queue_config: limits of the producer. Default: `QueueConfig()`.
     :param dialect: "native" or "portable". None detects it at the first command.
     :param clock: a function that returns the time in milliseconds since the epoch.
     :raises InvalidArgument: if the name, the URL or the dialect is not valid.
@@ -103,7 +105,7 @@ class AsyncLeaseQueue:
         The first lease creates the queue as well.
 
         :param org: the organisation in whose registry the queue is listed.
-        :param max_queues: the maximum number of queues of the organisation. None is no limit.
+        :param max_queues: the maximum number of queues of the organisation. None: no limit.
         :raises QueueExists: if an exclusive queue exists with another configuration.
         :raises QuotaExceeded: if the organisation has `max_queues` queues.
         """
@@ -176,7 +178,7 @@ class AsyncLeaseQueue:
         :param consumer: the name of the consumer.
         :param max_messages: the maximum number of jobs, from 1 to 10000.
         :param wait: the longest wait for a job. None does not wait.
-        :param visibility_timeout: the duration of the leases. None takes the configured one.
+        :param visibility_timeout: the duration of the leases. Default: the configured one.
         :raises TooManyInFlight: if the maximum number of leases exists.
         :raises TooManyUnacknowledged: if the maximum number of unacknowledged entries exists.
         """
@@ -198,8 +200,8 @@ class AsyncLeaseQueue:
 
         :param leases: leases or their tokens.
         :param delay: the time until the jobs can be leased again. In shared mode, a delay longer
-            than `claim_after` moves the jobs to the delayed jobs.
-        :param as_retry: move the jobs to the delayed jobs in any case, as the retry of a worker
+            than `claim_after` moves the jobs to the delayed set.
+        :param as_retry: move the jobs to the delayed set in any case, as the retry of a worker
             does. Only in shared mode.
         :raises LeaseLost: if leases were lost. It lists their tokens; the others are released.
         """
@@ -211,7 +213,7 @@ class AsyncLeaseQueue:
         """Restart the visibility timeout of leases. Their delivery count does not change.
 
         :param leases: leases or their tokens.
-        :param visibility_timeout: the duration from now. None takes the configured one.
+        :param visibility_timeout: the duration from now. Default: the configured one.
         :return: the leases with their new deadline, and the tokens.
         :raises LeaseLost: if leases were lost. It lists their tokens; the others are extended.
         """
@@ -225,7 +227,7 @@ class AsyncLeaseQueue:
         Example: `async with queue.heartbeat(lease) as heartbeat: ...`
 
         :param leases: leases or their tokens.
-        :param visibility_timeout: the duration of each extension. None takes the configured one.
+        :param visibility_timeout: the duration of each extension. Default: the configured one.
         """
 
         async def extend(*remaining: LeaseOrToken) -> list[LeaseOrToken]:

@@ -16,8 +16,8 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.config import ConsumerConfig
-from airflow_provider_chasqui.core.errors import InvalidArgument
-from airflow_provider_chasqui.core.outcome import Snooze
+from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
+from airflow_provider_chasqui.core.outcome import Retry, Snooze
 from airflow_provider_chasqui.core.validation import parse_int
 from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
@@ -42,7 +42,7 @@ class ChasquiConsumeOperator(BaseOperator):
     The task ends after `max_jobs` runs, after `max_duration`, or, with `stop_when_empty`, when no
     job is waiting, running in this task or due within two seconds. It returns `queue_name`, the
     number of successful runs (`done`), the number of failed runs (`failed`) and the duration
-    (`seconds`).
+    (`seconds`). A run that returns `Retry` has failed; one that returns `Snooze` counts as neither.
 
     With `max_leases` the task runs no handler. It leases jobs and returns a list of mappings with
     `token`, `job_id`, `job_name`, `payload` and `deliveries`. Another task acks a job with its
@@ -156,12 +156,15 @@ class ChasquiConsumeOperator(BaseOperator):
         handlers = self._load_handlers().wrap(limiter.wrap)
         config = self.config or ConsumerConfig(group=hook.settings.config.group)
         consumer_id = config.consumer_id or f"task-{time.time_ns():x}"
+        max_duration = _parsing.parse_duration(self.max_duration, "max_duration")
         config = replace(config, consumer_id=consumer_id)
         started = time.monotonic()
         async with await hook.async_queue(self.queue_name) as queue:
             consumer = self._consumer = Consumer(queue, handlers, config)
             limiter.on_limit = consumer.stop
-            stopper = asyncio.create_task(self._stop_when_done(queue, consumer, consumer_id))
+            stopper = asyncio.create_task(
+                self._stop_when_done(queue, consumer, consumer_id, max_duration)
+            )
             try:
                 await consumer.run()
             finally:
@@ -178,17 +181,26 @@ class ChasquiConsumeOperator(BaseOperator):
         }
 
     async def _stop_when_done(
-        self, queue: AsyncQueue, consumer: Consumer, consumer_id: str
+        self,
+        queue: AsyncQueue,
+        consumer: Consumer,
+        consumer_id: str,
+        max_duration: timedelta | None,
     ) -> None:
         """Stop the consumer when `max_duration` has passed or the queue is empty."""
-        max_duration = _parsing.parse_duration(self.max_duration, "max_duration")
         deadline = None if max_duration is None else time.monotonic() + max_duration.total_seconds()
-        idle_polls = 0
+        idle_polls, failing = 0, False
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
             if deadline is not None and time.monotonic() >= deadline:
                 break
-            is_idle = self.stop_when_empty and await _is_idle(queue, consumer_id)
+            try:
+                is_idle = self.stop_when_empty and await _is_idle(queue, consumer_id)
+                failing = False
+            except ChasquiError as error:
+                if not failing:
+                    self.log.warning("consume: cannot read the depth, retrying: %s", error)
+                is_idle, failing = False, True
             idle_polls = idle_polls + 1 if is_idle else 0
             if idle_polls > 1:  # one poll is not enough: a job may be moving between two states
                 break
@@ -216,7 +228,7 @@ async def _is_idle(queue: AsyncQueue, consumer_id: str) -> bool:
 
 
 class RunLimiter:
-    """Count of handler runs, with an optional maximum.
+    """Counts handler runs and stops the consumer at the maximum.
 
     :param max_runs: the maximum number of runs, or None for no limit.
     """
@@ -241,14 +253,16 @@ class RunLimiter:
         async def run_async(job: Any, context: Any) -> Any:
             if not self._try_start():
                 return Snooze(timedelta(0))
-            with self._count_outcome():
-                return await handler.call(*arguments(job, context))
+            with self._count_failure():
+                value = await handler.call(*arguments(job, context))
+            return self._count_return(value)
 
         def run_sync(job: Any, context: Any) -> Any:
             if not self._try_start():
                 return Snooze(timedelta(0))
-            with self._count_outcome():
-                return handler.call(*arguments(job, context))
+            with self._count_failure():
+                value = handler.call(*arguments(job, context))
+            return self._count_return(value)
 
         return run_async if handler.is_async else run_sync
 
@@ -263,15 +277,22 @@ class RunLimiter:
         return True
 
     @contextmanager
-    def _count_outcome(self) -> Iterator[None]:
+    def _count_failure(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
             with self._lock:
                 self.failed += 1
             raise
+
+    def _count_return(self, value: Any) -> Any:
+        """Count a run that raised no error: `Retry` is a failure, `Snooze` is not counted."""
         with self._lock:
-            self.done += 1
+            if isinstance(value, Retry):
+                self.failed += 1
+            elif not isinstance(value, Snooze):
+                self.done += 1
+        return value
 
 
 def _import_handler(name: str) -> Any:

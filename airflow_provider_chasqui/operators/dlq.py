@@ -46,7 +46,7 @@ class DeadLettersOperator(BaseOperator):
     :param older_than: moved to the DLQ at least this long ago: a timedelta, a number of seconds, or
         text such as `1h30m`.
     :param newer_than: moved to the DLQ at most this long ago.
-    :param text: a part of the error.
+    :param text: a part of the error or the detail.
     :param batch_id: the batch of the job.
     :param limit: the maximum number of dead letters, oldest first. Default: no limit.
     :param dry_run: only count. Default: False.

@@ -251,6 +251,6 @@ def _message_json(entry_id: str, job: Job, token: str) -> dict[str, Any]:
         "payload": job_payload(job),
         "entry_id": entry_id,
         "created_at_ms": job.created_at_ms,
-        "attempt": job.attempt,
+        "attempt": job.attempt + 1,
         "token": token,
     }

@@ -70,17 +70,17 @@ class RsmqToChasquiOperator(_RsmqTransferOperator):
     `dedup_ttl`. In both cases a retry of the task continues where the previous try stopped.
 
     :param rsmq_queue_name: the RSMQ queue.
-    :param queue_name: the Chasqui queue. None takes the one that the connection names.
-    :param job_name: the name of the jobs. None is `rsmq:<queue>`.
+    :param queue_name: the Chasqui queue. Default: the one that the connection names.
+    :param job_name: the name of the jobs. Default: `rsmq:<queue>`.
     :param json_payload: parse the messages as JSON. Otherwise the payload is the text.
     :param keep_receive_count: count the receives of a message as attempts of the job.
     :param namespace: the prefix of the RSMQ keys.
     :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
-    :param max_messages: the maximum number of messages to move. None is no limit.
+    :param max_messages: the maximum number of messages to move. None: no limit.
     :param dedup_ttl: how long a duplicate is detected if the queues are on two servers. The default
         is one day.
     :param chasqui_conn_id: the connection of the Chasqui queue.
-    :param rsmq_conn_id: the connection of the RSMQ queue. None is `chasqui_conn_id`.
+    :param rsmq_conn_id: the connection of the RSMQ queue. Default: `chasqui_conn_id`.
     """
 
     template_fields: Sequence[str] = (*_RsmqTransferOperator.template_fields, "job_name")
@@ -138,15 +138,15 @@ class ChasquiToRsmqOperator(_RsmqTransferOperator):
     DLQ.
 
     :param rsmq_queue_name: the RSMQ queue. It must exist.
-    :param queue_name: the Chasqui queue. None takes the one that the connection names.
+    :param queue_name: the Chasqui queue. Default: the one that the connection names.
     :param realtime: publish every message on the channel of the RSMQ queue.
     :param namespace: the prefix of the RSMQ keys.
     :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
-    :param max_messages: the maximum number of jobs to move. None is no limit.
+    :param max_messages: the maximum number of jobs to move. None: no limit.
     :param dedup_ttl: how long a duplicate is detected if the queues are on two servers. The default
         is one day.
     :param chasqui_conn_id: the connection of the Chasqui queue.
-    :param rsmq_conn_id: the connection of the RSMQ queue. None is `chasqui_conn_id`.
+    :param rsmq_conn_id: the connection of the RSMQ queue. Default: `chasqui_conn_id`.
     """
 
     def __init__(self, *, realtime: bool = False, **kwargs: Any) -> None:

@@ -193,7 +193,9 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
         write = queue.client.run_flow(staged_writes.resume(queue.keys, batch_id))
         if before.state == "publishing":
             self.log.info(
-                "Completed the interrupted write of batch %s: %s jobs", batch_id, write.total
+                "spark submit: completed the interrupted write of batch %s: %s jobs",
+                batch_id,
+                write.total,
             )
             return True
         if write.state == "done" and self.on_existing == "fail":
@@ -202,7 +204,9 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
                 "or on_existing='skip' or 'overwrite'"
             )
         if write.state == "done" and self.on_existing == "skip":
-            self.log.info("Batch %s already exists with %s jobs", batch_id, write.total)
+            self.log.info(
+                "spark submit: batch %s already exists with %s jobs", batch_id, write.total
+            )
             return True
         return False
 

@@ -36,7 +36,7 @@ class RedisClient:
 
     :param connection_manager: the connections, which may be shared with other clients.
     :param keys: the keys of the queue. Their hash tag selects the node.
-    :param retries: the number of resends after a failure. None takes the value of the target.
+    :param retries: the number of resends after a failure. Default: the value of the target.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Slot table of a Redis Cluster, parsed from the reply to CLUSTER SLOTS."""
+"""Slot table of a Redis Cluster, parsed from the reply to CLUSTER SLOTS.
+
+The redirections MOVED and ASK are handled by `PipelineRequest` in retry.py.
+"""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class ConnectionMixin:
         """Read replies.
 
         :param count: the number of replies.
-        :param timeout: the longest wait for one reply, in seconds. None is the target's timeout.
+        :param timeout: the longest wait for one reply, in seconds. Default: the target's timeout.
         :return: the replies. An error reply is returned as a ResponseError.
         """
         connection: Any = self
@@ -199,7 +199,7 @@ class AsyncConnectionMixin:
         """Read replies.
 
         :param count: the number of replies.
-        :param timeout: the longest wait for one reply, in seconds. None is the target's timeout.
+        :param timeout: the longest wait for one reply, in seconds. Default: the target's timeout.
         :return: the replies. An error reply is returned as a ResponseError.
         """
         connection: Any = self

@@ -71,7 +71,7 @@ def is_permanent(error: Exception) -> bool:
         return not is_transient(error)
     cause: BaseException | None = error
     while cause is not None:
-        # By a TLS alert the server refuses the client's certificate.
+        # With a TLS alert the server rejects the client's certificate.
         if isinstance(cause, ssl.SSLCertVerificationError) or "ALERT_" in str(cause):
             return True
         cause = cause.__cause__ or cause.__context__

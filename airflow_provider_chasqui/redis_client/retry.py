@@ -1,7 +1,9 @@
 """State of one request without I/O: the bytes to send, the meaning of the replies, the retries.
 
-The client only transports bytes. Every command may be sent twice, because it is guarded by a script
-or carries an idempotency id. Therefore a command without a reply is sent again.
+The client only transports bytes. A command without a reply is sent again. That is harmless: adds
+carry an idempotency id, outcomes depend on an ack that succeeds once, and reads change nothing.
+There are two exceptions. Events may be written twice, and XREADGROUP delivers entries, so the
+reader's client does not resend it.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ FIRST_CONTACT_RETRIES = 5
 _ASKING = encode_command(["ASKING"])
 _SCRIPT_PRELOAD_THRESHOLD, _WRITE_CHUNK_BYTES = 16, 64 * 1024
 _INITIAL_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 1.0
-# The server remembers the idempotency ids of an add for 100 s (IDMP and the `once` marker). An add
-# that is resent later could be added twice, so the request gives up earlier.
+# The server remembers the idempotency ids of an add for 100 s (IDMP and the key
+# `idempotency:TOKEN`). An add that is resent later could be added twice, so the request gives up
+# earlier.
 _RETRY_TIMEOUT = 60.0
 
 
@@ -48,7 +51,7 @@ class PipelineRequest:
     :param server_name: the name of the server, for error messages.
     :param retries: the number of retries after a failure.
     :param clock: a monotonic clock in seconds.
-    :param started_at: the time of the first attempt on this clock. None is now.
+    :param started_at: the time of the first attempt on this clock. None: now.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class PasswordFile(CredentialProvider):
 class Tls:
     """TLS settings of a connection.
 
-    :param ca_file: the certificate authorities to trust. None is the system's.
+    :param ca_file: the certificate authorities to trust. Default: the system's.
     :param cert_file: the certificate of the client.
     :param key_file: the key of the client's certificate.
     :param verify: verify the certificate of the server.

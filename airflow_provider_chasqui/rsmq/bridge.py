@@ -82,8 +82,8 @@ def migrate_from_rsmq(
     :param qname: the name of the RSMQ queue.
     :param queue: the Chasqui queue.
     :param rsmq: the client of the RSMQ queue.
-    :param job_name: the name of the jobs. None is `rsmq:<queue>`.
-    :param max_messages: the maximum number of messages to move. None is no limit.
+    :param job_name: the name of the jobs. Default: `rsmq:<queue>`.
+    :param max_messages: the maximum number of messages to move. None: no limit.
     :param keep_receive_count: count the receives of a message as attempts of the job.
     :param convert: the function that makes the payload from the text of a message. None keeps the
         text.
@@ -165,9 +165,9 @@ def migrate_to_rsmq(
     :param queue: the Chasqui queue, in shared mode.
     :param qname: the name of the RSMQ queue. It must exist.
     :param rsmq: the client of the RSMQ queue.
-    :param max_messages: the maximum number of jobs to move. None is no limit.
-    :param convert: the function that makes the text of a message from a payload. None takes a
-        string as it is and encodes other values as JSON.
+    :param max_messages: the maximum number of jobs to move. None: no limit.
+    :param convert: the function that makes the text of a message from a payload. Default: a
+        string is used as it is, and other values are encoded as JSON.
     :param dedup_ttl: how long a duplicate is detected if there are two servers. The default is one
         day.
     :param consumer: the name under which the jobs are leased.

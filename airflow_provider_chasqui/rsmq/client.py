@@ -155,7 +155,7 @@ class RsmqClient:
 
         :param qname: the name of the queue.
         :param message: a string.
-        :param delay: the seconds until the message becomes visible. None takes the queue's setting.
+        :param delay: the seconds until the message becomes visible. Default: the queue's setting.
         :return: the id of the message.
         :raises RsmqQueueNotFound: if the queue does not exist.
         :raises RsmqMessageNotString: if the message is not a string.
@@ -169,7 +169,7 @@ class RsmqClient:
         """Return the first visible message and hide it.
 
         :param qname: the name of the queue.
-        :param vt: the seconds for which the message is hidden. None takes the queue's setting.
+        :param vt: the seconds for which the message is hidden. Default: the queue's setting.
         :return: the message, or None if no message is visible.
         :raises RsmqQueueNotFound: if the queue does not exist.
         """

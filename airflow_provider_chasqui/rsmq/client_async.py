@@ -154,7 +154,7 @@ class AsyncRsmqClient:
 
         :param qname: the name of the queue.
         :param message: a string.
-        :param delay: the seconds until the message becomes visible. None takes the queue's setting.
+        :param delay: the seconds until the message becomes visible. Default: the queue's setting.
         :return: the id of the message.
         :raises RsmqQueueNotFound: if the queue does not exist.
         :raises RsmqMessageNotString: if the message is not a string.
@@ -168,7 +168,7 @@ class AsyncRsmqClient:
         """Return the first visible message and hide it.
 
         :param qname: the name of the queue.
-        :param vt: the seconds for which the message is hidden. None takes the queue's setting.
+        :param vt: the seconds for which the message is hidden. Default: the queue's setting.
         :return: the message, or None if no message is visible.
         :raises RsmqQueueNotFound: if the queue does not exist.
         """

@@ -1,4 +1,7 @@
-"""Base class of the sensors: wait in the triggerer, in the task, or by rescheduling."""
+"""Base class of the sensors: wait in the triggerer, in the task, or by rescheduling.
+
+The waits themselves are in triggers/_waiting.py, for the triggerer and for the task.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,9 @@ if TYPE_CHECKING:
 class ChasquiSensorBase(BaseSensorOperator):
     """Base class of the sensors.
 
-    A deferred sensor, and a sensor in `poke` mode, follows the events of the queue. A sensor in
-    `reschedule` mode checks the state every `poke_interval`.
+    A deferred sensor for a job or a batch, and one in `poke` mode, follows the events of the queue.
+    The depth sensor reads the depth every `poke_interval`. A sensor in `reschedule` mode checks the
+    state every `poke_interval`.
 
     :param deferrable: whether to wait in the triggerer, without a worker slot. Default: the
         `default_deferrable` option of Airflow's section `[operators]`.

@@ -26,10 +26,11 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
     that is None is not checked. The limits are an integer or decimal text, and are templated.
 
     :param queue_name: the queue. (templated)
-    :param max_waiting: the maximum number of jobs that no worker has read. Default: None.
+    :param max_waiting: the maximum number of waiting jobs: the entries of the stream minus the
+        pending ones. Default: None.
     :param max_running: the maximum number of jobs that workers own. Default: None.
-    :param max_lag: the maximum number of entries that the consumer group has not read, or of
-        waiting jobs if the server does not know the lag. Default: None.
+    :param max_lag: the maximum lag of the consumer group, as the server reports it. If the server
+        does not know the lag, the number of waiting jobs is compared. Default: None.
     :param max_delayed: the maximum number of jobs that are not due yet. Default: None.
     :param max_dead: the maximum number of dead letters. Default: None.
     :param poke_interval: the time between two checks: a timedelta, a number of seconds, or text
@@ -119,7 +120,7 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
             depth = hook.queue(self.queue_name).depth()
             if exceeded := self._depth_limits.exceeded(depth):
                 self.log.info(
-                    "depth: the queue %r exceeds its limits: %s",
+                    "depth: queue %r exceeds its limits: %s",
                     self.queue_name,
                     ", ".join(exceeded),
                 )

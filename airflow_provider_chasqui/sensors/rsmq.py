@@ -32,7 +32,7 @@ class RsmqSensor(BaseSensorOperator):
     :param receive_mode: "receive" hides the messages for `vt`, and a later task must delete them;
         "pop" deletes them at once; "peek" does not change them.
     :param max_messages: the maximum number of messages.
-    :param vt: the seconds, or the timedelta, for which received messages are hidden. None takes the
+    :param vt: the seconds, or the timedelta, for which received messages are hidden. Default: the
         setting of the queue.
     :param namespace: the prefix of the RSMQ keys.
     :param units: "s", or "ms" for queues that the Rust client rsmq_async created.

@@ -263,7 +263,8 @@ def _batch_id(job_id: str) -> str | None:
 def _job_values(job: Job | None, job_name: str = "") -> Row:
     if job is None:
         return (None, job_name or None, None, None, None)
-    return (job.id, job.name or None, job.attempt, _to_micros(job.created_at_ms), _batch_id(job.id))
+    attempt = job.attempt + 1  # as in events: the first attempt is 1
+    return (job.id, job.name or None, attempt, _to_micros(job.created_at_ms), _batch_id(job.id))
 
 
 def _decode_payload(body: bytes | None) -> tuple[Any, str | None]:

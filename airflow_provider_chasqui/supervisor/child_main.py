@@ -213,7 +213,7 @@ def _set_process_title(number: int, config: WorkerConfig) -> None:
 def main() -> int:
     """Run the process and return its exit code.
 
-    0: all jobs finished. 1: error. 2: the handlers cannot be loaded. 3: the server rejects the
+    0: stopped on request. 1: error. 2: the handlers cannot be loaded. 3: the server rejects the
     login or is too old.
     """
     sock = socket.socket(fileno=int(sys.argv[1]))

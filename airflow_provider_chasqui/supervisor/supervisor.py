@@ -106,7 +106,7 @@ class Supervisor:
         if self._kill_signal is not None:
             return 128 + self._kill_signal
         if self._exit_code == 0:
-            log.info("supervisor: stopped, all running jobs have finished")
+            log.info("supervisor: all processes have stopped")
         else:
             log.error("supervisor: stopped with errors (exit code %d)", self._exit_code)
         return self._exit_code
@@ -178,7 +178,7 @@ class Supervisor:
 
     def _on_signal(self, signal_number: signal.Signals) -> None:
         if signal_number == signal.SIGHUP and not _has_terminal():
-            self._rolling_restart("SIGHUP")
+            self._restart_all("SIGHUP")
         elif self._stopping.is_set():
             log.warning("supervisor: second %s, killing all processes", signal_number.name)
             self._kill_signal = signal_number
@@ -195,7 +195,7 @@ class Supervisor:
     def _shutdown_timeout_s(self) -> float:
         return self._config.consumer_config.shutdown_timeout.total_seconds()
 
-    def _rolling_restart(self, reason: str) -> None:
+    def _restart_all(self, reason: str) -> None:
         """Restart every process after its running jobs have finished."""
         log.info("supervisor: %s, restarting the processes", reason)
         for process in self._processes:
@@ -217,9 +217,7 @@ class Supervisor:
         with suppress(RuntimeError):
             async for changed in changes:
                 names = sorted({Path(path).name for _, path in changed})
-                self._rolling_restart(
-                    f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''} changed"
-                )
+                self._restart_all(f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''} changed")
 
     def _collect_metrics(self) -> list[Metrics]:
         return merge_by_queue(

@@ -3,9 +3,10 @@
 There is one `EventFollower` per event loop, connection and queue, however many tasks wait for that
 queue. It uses at most two connections: one blocks on the events stream, the other one reads state.
 
-Events only wake waiters. The state in Redis (batch bits, results, dead letters) decides whether a
-job has finished, and `StatePoller` also reads it periodically. A lost event therefore delays a
-result but never loses it.
+Events wake waiters. The state in Redis (batch bits, results, dead letters) decides whether a job
+has finished, and `StatePoller` also reads it periodically. A lost event therefore only delays the
+end of the wait. The exception is a job without a batch and without a stored result: its completion
+is known only from its event.
 """
 
 from __future__ import annotations
@@ -140,8 +141,9 @@ class EventFollower:
     """Registers the waiters of one queue, reads its events stream and wakes the waiters.
 
     The follower owns the registered waiters, the position in the events stream and the recent
-    events, and it reconnects after errors. It never decides that a job has finished: that is the
-    responsibility of the `StatePoller`, which the follower runs next to the read of the events.
+    events, and it reconnects after errors. Whether a job has finished is decided by the
+    `StatePoller`, from the state or from the recent events. The follower runs it next to the read
+    of the events.
 
     :param open_queue: returns a new queue; called again for every connection attempt.
     :param intervals: the timing; the default is `PollIntervals()`.
@@ -294,7 +296,7 @@ class EventFollower:
                 if not _is_transient(error, failures):
                     return self._fail_waiters(error)
                 delay = min(_MAX_RECONNECT_DELAY, 0.5 * 2**failures) * random.uniform(0.5, 1.0)
-                log.warning("event follower: connection lost, retry in %.1f s: %s", delay, error)
+                log.warning("event follower: failed, retrying in %.1f s: %s", delay, error)
                 await asyncio.sleep(delay)
 
     async def _follow_queue(self, queue: AsyncQueue) -> None:

@@ -39,14 +39,17 @@ class Message:
         self._outcome = outcome
 
     def as_json(self) -> dict[str, Any]:
-        """Return the message as it appears in events and in `get_messages`."""
+        """Return the message as it appears in events and in `get_messages`.
+
+        The attempt counts from 1.
+        """
         return {
             "id": self.job.id,
             "name": self.job.name,
             "payload": job_payload(self.job),
             "entry_id": self.entry_id,
             "created_at_ms": self.job.created_at_ms,
-            "attempt": self.job.attempt,
+            "attempt": self.job.attempt + 1,
         }
 
     def ack(self) -> None:

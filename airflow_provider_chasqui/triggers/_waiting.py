@@ -153,7 +153,7 @@ async def wait_depth(
             exceeded = limits.exceeded(depth)
             if not exceeded:
                 break
-            log("Queue %r is above its limits: %s", source.queue_name, ", ".join(exceeded))
+            log("depth: queue %r exceeds its limits: %s", source.queue_name, ", ".join(exceeded))
     return depth_event(depth)
 
 
@@ -248,10 +248,11 @@ class FailureLimit:
 class DepthLimits:
     """The maximum depth of a queue. A limit of None, the default, is not checked.
 
-    :param max_waiting: maximum number of waiting jobs.
+    :param max_waiting: maximum number of waiting jobs: the entries of the stream minus the pending
+        ones.
     :param max_running: maximum number of running jobs.
-    :param max_lag: maximum number of jobs that no worker has read yet. If the server does not know
-        the lag, the number of waiting jobs is compared.
+    :param max_lag: maximum lag of the consumer group, as the server reports it. If the server does
+        not know the lag, the number of waiting jobs is compared.
     :param max_delayed: maximum number of delayed jobs.
     :param max_dead: maximum number of dead letters.
     """
@@ -296,7 +297,7 @@ def batch_event(batch_id: str, snapshot: BatchSnapshot) -> dict[str, Any]:
 
 
 def depth_event(depth: Depth) -> dict[str, Any]:
-    """Return the event payload for a depth below the limits."""
+    """Return the event payload for a depth that exceeds no limit."""
     names = ("waiting", "running", "delayed", "dead", "lag")
     return {"status": "below_limits"} | {name: getattr(depth, name) for name in names}
 

@@ -14,7 +14,7 @@ from airflow_provider_chasqui.triggers._waiting import QueueSource, error_as_eve
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ChasquiJobTrigger(DataclassTrigger):
-    """Trigger that fires once, when a job is done, dead, or certainly unknown.
+    """Trigger that fires once, when a job is done or dead, or when Redis has no record of it.
 
     The payload has the status `done`, `dead`, `unknown` or `error`.
 

@@ -8,7 +8,8 @@ end
 -- Acknowledge and delete the entries that are still pending for this consumer.
 -- Returns a list: 1 acknowledged, 0 the entry belongs to another consumer or was acknowledged before.
 -- Without the owner check a job could run twice: consumer A stalls, B claims the entry and runs it, A resumes and requeues
--- the job with the attempt count that A read. The job would then run a second time beside B, with an old attempt count.
+-- the job with the attempt count that A read. The job would then run a second time, in parallel with B, with an old
+-- attempt count.
 local function ack_if_owner(stream, group, consumer, ids)
   local owned_ids, positions, reply = {}, {}, {}
   for i, id in ipairs(ids) do

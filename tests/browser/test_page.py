@@ -111,7 +111,7 @@ def test_the_progress_of_a_batch_is_shown_until_it_finishes(
         )
     assert "29 of 30" not in browser.text()
     browser.click(".cq-table a", "nightly")
-    browser.wait_for_text("finished with dead jobs")
+    browser.wait_for_text("finished, 1 dead")
     browser.click(".cq-ids a", "batch:nightly:0:4")
     browser.element(".cq-timeline li", "Dead")
     browser.wait_for_text("ValueError: four is not allowed")

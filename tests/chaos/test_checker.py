@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.harness.history import Add, FaultEvent, History, Run, check_history
-from tests.chaos.harness.plan import KINDS, JobSpec, Scenario, draw
+from tests.chaos.harness.plan import KINDS, JobSpec, Scenario, generate_scenario
 
 SPEC = JobSpec("j", 0, max_attempts=3)
 ADD = Add("j", 1.0, 1.1, "acked")
@@ -151,6 +151,6 @@ def test_the_bits_of_a_batch_and_the_fires_of_a_repeat_are_counted() -> None:
 
 
 def test_a_seed_always_gives_the_same_scenario() -> None:
-    assert draw(5) == draw(5)
-    assert draw(5) != draw(6)
-    assert {fault.kind for fault in draw(5, seconds=30).faults} == set(KINDS)
+    assert generate_scenario(5) == generate_scenario(5)
+    assert generate_scenario(5) != generate_scenario(6)
+    assert {fault.kind for fault in generate_scenario(5, seconds=30).faults} == set(KINDS)

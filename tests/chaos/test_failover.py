@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from airflow_provider_chasqui import QueueConfig, WriteConcern
 from tests.chaos.harness.environment import TIMEOUT_S, Environment, run_scenario
-from tests.chaos.harness.plan import Fault, Scenario, draw
+from tests.chaos.harness.plan import Fault, Scenario, generate_scenario
 from tests.chaos.test_faults import describe
 from tests.redis_client.conftest import admin
 from tests.redis_client.test_cluster import Cluster, started
@@ -36,7 +36,7 @@ ONE_REPLICA = QueueConfig(write_concern=WriteConcern(1, timeout=timedelta(millis
 
 def scenario(seed: int, *failovers: str, seconds: float = 9) -> Scenario:
     """Return a scenario in which workers are killed and, in between, `failovers` happen."""
-    drawn = draw(seed, seconds, kinds=("kill_worker", "kill_leader"))
+    drawn = generate_scenario(seed, seconds, kinds=("kill_worker", "kill_leader"))
     faults = list(drawn.faults)[:4]
     for number, kind in enumerate(failovers):
         faults.insert(2 * number + 1, Fault(kind, seconds / 4, 0.0, 0))

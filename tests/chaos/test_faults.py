@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.harness.environment import TIMEOUT_S, Environment, run_scenario
 from tests.chaos.harness.history import CheckResult, History, explain, job_id_of
-from tests.chaos.harness.plan import Fault, draw
+from tests.chaos.harness.plan import Fault, generate_scenario
 from tests.support.servers import RedisServer, valkey_binary
 from tests.support.waiting import wait_until
 
@@ -37,7 +37,7 @@ def test_no_job_is_lost_or_duplicated_under_random_faults(
         RedisServer.start(binary, "--appendfsync", "always", aof=True) as server,
         Environment(server, dialect, tmp_path) as environment,
     ):
-        history, result = run_scenario(environment, draw(seed, seconds=11))
+        history, result = run_scenario(environment, generate_scenario(seed, seconds=11))
     assert not result.violations, describe(history, result)
     assert len(history.faults) >= 10
     assert len({run.job_id for run in history.runs}) > 200
@@ -46,7 +46,7 @@ def test_no_job_is_lost_or_duplicated_under_random_faults(
 
 def test_the_checker_detects_a_copied_entry(tmp_path: Path) -> None:
     """Control test: the checker detects a real duplicate among real workers."""
-    scenario = replace(draw(3, seconds=3), faults=(Fault("copy", 0.5, 0.0, 0),))
+    scenario = replace(generate_scenario(3, seconds=3), faults=(Fault("copy", 0.5, 0.0, 0),))
     with (
         RedisServer.start(valkey_binary()) as server,
         Environment(server, "portable", tmp_path) as environment,
@@ -59,7 +59,9 @@ def test_the_checker_detects_a_copied_entry(tmp_path: Path) -> None:
 
 def copy_an_entry(environment: Environment) -> None:
     """Add a job that will succeed a second time, under another entry id."""
-    succeeding = {spec.id for spec in draw(3, seconds=3).jobs if not (spec.fail or spec.die)}
+    succeeding = {
+        spec.id for spec in generate_scenario(3, seconds=3).jobs if not (spec.fail or spec.die)
+    }
     stream = f"{{chasqui:{environment.queue_name}}}:stream"
 
     def copy_one() -> bool:

@@ -109,12 +109,29 @@ def test_lines_are_enqueued_once_as_a_batch(cli: Cli, queue: Queue, tmp_path: Pa
     assert queue.depth().waiting == 3  # no line was enqueued
 
 
+def test_the_wait_for_lines_fails_if_a_job_died(
+    cli: Cli, queue: Queue, server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "jobs.jsonl"
+    file.write_text("1\n")
+    args = ("add", queue.name, "--lines", str(file), "--batch-id", "b")
+    cli(*args, "--job-name", "die")
+    run_worker(server, queue.name)
+    waited = cli(*args, "--job-name", "die", "--wait", "10s")
+    assert waited.code == 1
+    assert "0 done, 1 dead" in waited.out
+    assert "CMQ-306" in waited.err
+    as_json = cli(*args, "--job-name", "die", "--wait", "10s", "--json")
+    assert (as_json.code, as_json.json["dead"]) == (1, 1)
+
+
 def test_jobs_in_pages(cli: Cli, queue: Queue, server: Server) -> None:
     ids = [row.job_id for row in queue.add_many([{"payload": n} for n in range(5)])]
     for n in range(3):
         queue.add(n, job_id=f"later-{n}", delay=timedelta(hours=n + 1))
     first = cli("jobs", queue.name, "--state", "waiting", "--limit", "3", "--json").json
     assert [row["id"] for row in first["jobs"]] == ids[:3]
+    assert {row["attempt"] for row in first["jobs"]} == {1}  # counted from 1, as in events
     args = ("jobs", queue.name, "--state", "waiting", "--limit", "3", "--json", "--after")
     remaining = cli(*args, first["next"]).json
     assert [row["id"] for row in remaining["jobs"]] == ids[3:]
@@ -144,11 +161,12 @@ def test_job_shows_the_timeline_of_a_job(cli: Cli, queue: Queue, server: Server)
     queue.add("\x1b[2Jbad", job_id="bad", job_name="die")
     run_worker(server, queue.name)
     fine = cli("job", queue.name, "fine", "--json").json
-    assert (fine["state"], fine["result"]) == ("done", {"did": {"n": 1}})
+    assert (fine["queue_name"], fine["state"]) == (queue.name, "done")
+    assert fine["result"] == {"did": {"n": 1}}
     assert fine["progress"] == {"half": True}
     assert [row["event"] for row in fine["events"]] == ["active", "completed"]
     bad = cli("job", queue.name, "bad", "--json").json
-    assert (bad["state"], bad["reason"]) == ("dead", "unrecoverable")
+    assert (bad["state"], bad["reason"], bad["attempt"]) == ("dead", "unrecoverable", 1)
     assert [row["event"] for row in bad["events"]] == ["active", "failed", "dlq"]
     result = cli("job", queue.name, "bad").out
     assert "\x1b[2J" not in result  # control characters are escaped
@@ -218,10 +236,9 @@ def test_dead_letters_are_listed_replayed_and_purged(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert cli("dlq", "purge", queue.name).code == 1  # no answer to the confirmation
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert "replayed 1 of 100 entries" in cli("dlq", "replay", queue.name, "--job-id", "j0").out
-    assert (
-        "replayed 1 of 1 entries" in cli("dlq", "replay", queue.name, "--limit", "1", "--yes").out
-    )
+    replayed = "replayed 1 of 1 dead letters"
+    assert replayed in cli("dlq", "replay", queue.name, "--job-id", "j0").out
+    assert replayed in cli("dlq", "replay", queue.name, "--limit", "1", "--yes").out
     purged = cli("dlq", "purge", queue.name, "--all", "--yes", "--json").json
     assert (purged["action"], purged["affected"]) == ("purge", 2)
     assert (queue.depth().waiting, queue.depth().dead) == (2, 0)

@@ -257,7 +257,7 @@ def test_logs_in_json_and_no_password_anywhere(start_worker: Start, queue_name: 
         assert worker.end() == 0, worker.log
     lines = [json.loads(line) for line in worker.log.splitlines()]
     assert {"ts", "level", "logger", "process", "pid", "message"} <= lines[0].keys()
-    assert lines[-1]["message"] == "supervisor: stopped, all running jobs have finished"
+    assert lines[-1]["message"] == "supervisor: all processes have stopped"
     assert secret not in worker.log
 
 

@@ -31,7 +31,7 @@ async def test_an_entry_acked_while_a_read_reclaims_it_does_not_run_again(
     while len(reclaimed) < 2:
         reclaimed = await reader._read(10, 0)
     await queue.client.execute(consumer_group.ack(state.keys, state.group, [first.id]))
-    state.mark_acked([first.id])
+    state.forget_entries([first.id])
     await reader._accept_entries(reclaimed)
     assert not buffer.items, "the first entry is acked, the second is still in flight"
     # A read that starts after the ack returns only entries that still exist.

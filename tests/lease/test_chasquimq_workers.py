@@ -1,4 +1,4 @@
-"""Leases beside a real ChasquiMQ 1.3.0 worker in the same group."""
+"""Leases alongside a real ChasquiMQ 1.3.0 worker in the same group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared mode: leases beside ordinary workers, on every server."""
+"""Shared mode: leases alongside ordinary workers, on every server."""
 
 from __future__ import annotations
 

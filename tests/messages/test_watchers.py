@@ -162,7 +162,7 @@ async def test_a_message_waits_for_a_watcher_that_starts_a_little_later(queue):
         await reader.advance(window, STORED)
         window, event = await reader.next_event()
         assert [message["id"] for message in event["messages"]] == ["one"]
-        assert event["messages"][0]["attempt"] == 0
+        assert event["messages"][0]["attempt"] == 1
         await reader.advance(window, STORED)
         await _wait_until_acked(queue)
     assert queue.depth().dead == 0

@@ -69,7 +69,7 @@ def test_jobs_are_read_without_consuming_them(spark: Any, used: Queue) -> None:
     unreadable, first = rows[0], rows[1]
     assert (unreadable["job_id"], unreadable["payload"]) == (None, None)
     assert unreadable["payload_raw"] == b"x"
-    assert (first["job_id"], first["batch_id"], first["attempt"]) == ("batch:b:0:200", "b", 0)
+    assert (first["job_id"], first["batch_id"], first["attempt"]) == ("batch:b:0:200", "b", 1)
     assert json.loads(first["payload"]) == {"id": 200, "tags": ["a"], "raw": {"base64": "AQ=="}}
     assert first["data"].asDict() == {"id": 200, "tags": ["a"], "raw": b"\x01"}
     assert used.depth() == before

@@ -54,7 +54,7 @@ export function BatchesTab({ connection, queue }: QueueRef) {
         <LoadingOrError problem={problem} />
       ) : data.batches.length === 0 ? (
         <EmptyState title={search ? "No matching batches" : "No batches"}>
-          {search ? null : "Batches appear here for 30 days."}
+          {search ? null : "Batches appear here until their TTL ends, 30 days by default."}
         </EmptyState>
       ) : (
         <div className="cq-scroll">
@@ -165,6 +165,6 @@ function BatchCard({ connection, queue, batch }: QueueRef & { batch: Batch }) {
 }
 
 function describeState(batch: Batch): [tone: string, text: string] {
-  if (batch.finished) return batch.dead ? ["bad", "finished with dead jobs"] : ["ok", "done"];
-  return ["running", batch.total === null ? "being enqueued" : "in progress"];
+  if (batch.finished) return batch.dead ? ["bad", `finished, ${formatCount(batch.dead)} dead`] : ["ok", "finished"];
+  return ["running", batch.total === null ? "enqueueing" : "running"];
 }

@@ -93,7 +93,7 @@ function ConnectionCard({ connection, search }: { connection: Connection; search
         <QueueTable connection={connection.id} queues={connection.queues} />
       ) : connection.ok ? (
         <EmptyState title={search ? "No matching queues" : "No queues"}>
-          {search ? null : "A queue appears here after the first job was added."}
+          {search ? null : "A queue appears here once its first job has been added."}
         </EmptyState>
       ) : null}
       {!connection.complete ? <p className="cq-note">Still scanning the keys of this server for queues.</p> : null}

@@ -29,7 +29,7 @@ export function WatchersPage() {
                 <th scope="col">Watcher</th>
                 <th scope="col">Queue</th>
                 <th scope="col" className="cq-num" title="Messages that the watcher has not read yet">Lag</th>
-                <th scope="col" className="cq-num" title="Messages that were read but not acknowledged yet">Pending</th>
+                <th scope="col" className="cq-num" title="Messages that were read but not acknowledged yet">Running</th>
                 <th scope="col" className="cq-num">Events in 24 h</th>
                 <th scope="col">Last event</th>
                 <th scope="col">Last seen</th>

@@ -42,7 +42,7 @@ export function TaskLink({ origin }: { origin: TaskOrigin | null }) {
   );
 }
 
-/** The sign for a value that does not exist. */
+/** Placeholder for a missing value. */
 export function Dash() {
   return <span className="cq-faint">–</span>;
 }

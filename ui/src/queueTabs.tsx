@@ -130,7 +130,7 @@ export function DelayedTab({ connection, queue }: QueueRef) {
     <>
       {problem ? <ErrorNotice problem={problem} /> : null}
       {data.jobs.length === 0 ? (
-        <EmptyState title="No delayed jobs">Jobs with a delay and retries wait here until they are due.</EmptyState>
+        <EmptyState title="No delayed jobs">Delayed jobs and jobs awaiting a retry are listed here until they are due.</EmptyState>
       ) : (
         <div className="cq-scroll">
           <table className="cq-table">
@@ -191,7 +191,7 @@ export function RepeatsTab({ connection, queue }: QueueRef) {
                 <th scope="col">Schedule</th>
                 <th scope="col">Next run</th>
                 <th scope="col" className="cq-num">Runs</th>
-                <th scope="col" title="What happens with runs that were missed while no scheduler was running">Misfire policy</th>
+                <th scope="col" title="What happens to runs that were missed while no scheduler was running">Misfire policy</th>
                 <th scope="col">Ends</th>
               </tr>
             </thead>
@@ -242,7 +242,7 @@ function ConsumerGroupCard({ group }: { group: ConsumerGroup }) {
       <header>
         <h3>{group.name}</h3>
         <span className="cq-soft">
-          {group.is_worker_group ? "worker group" : "other group"} · {formatCount(group.pending)} pending · lag{" "}
+          {group.is_worker_group ? "worker group" : "other group"} · {formatCount(group.pending)} running · lag{" "}
           {formatCount(group.lag)}
         </span>
       </header>
@@ -254,7 +254,7 @@ function ConsumerGroupCard({ group }: { group: ConsumerGroup }) {
           <thead>
             <tr>
               <th scope="col">Consumer</th>
-              <th scope="col" className="cq-num">Pending</th>
+              <th scope="col" className="cq-num">Running</th>
               <th scope="col" className="cq-num">Last seen</th>
             </tr>
           </thead>

@@ -56,7 +56,8 @@ def read(
     :param consumer: the name of the consumer.
     :param count: the maximum number of entries.
     :param block_ms: how long to wait for an entry, in milliseconds; 0 to return at once.
-    :param claim_after_ms: the idle time after which an entry of another consumer is claimed.
+    :param claim_after_ms: the idle time after which an entry of any consumer, this one included,
+        is claimed.
     :return: a command that returns raw entries, see `parse_entry`.
     """
     head = ("XREADGROUP", "GROUP", group, consumer, "COUNT", count)
@@ -82,7 +83,7 @@ def _parse_read_reply(reply: Any) -> list[Any]:
 def claim(
     keys: Keys, group: str, consumer: str, min_idle_ms: int, count: int
 ) -> Command[list[Any]]:
-    """Claim idle entries of other consumers, for the portable dialect.
+    """Claim idle entries of any consumer, this one included, for the portable dialect.
 
     :param keys: the keys of the queue.
     :param group: the name of the group.
@@ -301,7 +302,7 @@ def renew_claims(
 def requeue(
     keys: Keys, group: str, consumer: str, entries: Sequence[tuple[str, bytes, bytes]]
 ) -> Command[list[bool]]:
-    """Return entries to the queue without running them. Another consumer can read them at once.
+    """Return unfinished entries to the queue. Another consumer can read them at once.
 
     :param keys: the keys of the queue.
     :param group: the name of the group.

@@ -492,7 +492,9 @@ class ReplicationWaiter:
         if replicas < self._write_concern.replicas or disks < self._write_concern.fsync:
             self._shortfall = f"{replicas} of {self._write_concern.replicas} replicas"
             if self._write_concern.fsync:
-                self._shortfall += " and its own disk" if disks else ", not its own disk"
+                self._shortfall += (
+                    " and the server's own disk" if disks else " and not the server's own disk"
+                )
         return list(results[:-2])
 
     def check(self, job_id: str | None = None) -> None:
@@ -504,9 +506,9 @@ class ReplicationWaiter:
         if self._shortfall is not None and self._write_concern is not None:
             timeout_s = self._write_concern.timeout.total_seconds()
             raise ReplicationTimeout(
-                f"the jobs are added and will run, but after {timeout_s:g} s only "
-                f"{self._shortfall} had acknowledged them. Adding them again with dedup_ttl= or "
-                "batch_id= creates no duplicates and waits again",
+                f"the jobs are added and will run, but after {timeout_s:g} s {self._shortfall} had "
+                "acknowledged them. To wait again, repeat the call with the same job_id and "
+                "dedup_ttl, or the same batch_id; without them it adds the jobs again",
                 job_id=job_id,
             )
 

@@ -195,8 +195,8 @@ def find_job(
 ) -> CommandFlow[JobStatus]:
     """Return the state of a job.
 
-    Batch bits, the result and the index of delayed jobs are read first. Then the stream, the
-    delayed set, the dead letters and the events are searched page by page.
+    Batch bits and the result are read first. Then the stream, the delayed set (its index first),
+    the dead letters and the events are searched page by page.
 
     :param keys: the keys of the queue.
     :param job_id: the id of the job.

@@ -1,7 +1,8 @@
 """Wait until a job or a batch has finished.
 
-Events wake the caller early. The state of the job or batch decides, and is read again at intervals,
-because events can be trimmed or switched off.
+Events wake the caller early. The state is read first and again at intervals, because events can be
+trimmed or switched off. The final event of a job also ends its wait: a job without a batch and
+without a stored result is known only from its event. A batch is decided by its state alone.
 """
 
 from __future__ import annotations
@@ -76,11 +77,13 @@ def _wait_for_result(keys: Keys, job_id: str, clock: Callable[[], int]) -> Comma
 
 
 def _job_failed(job_id: str, queue_name: str, reason: str | None) -> JobFailed:
-    return JobFailed(
-        f"the job is dead: {reason or 'it was cancelled'}; its dead letter has the error",
-        queue_name=queue_name,
-        job_id=job_id,
-    )
+    if reason == "cancelled":  # a cancelled job has no dead letter
+        message = "the job is dead: cancelled"
+    elif reason:
+        message = f"the job is dead: {reason}; its dead letter has the error"
+    else:
+        message = "the job is dead; its dead letter has the error, unless it was cancelled"
+    return JobFailed(message, queue_name=queue_name, job_id=job_id)
 
 
 def wait_for_batch(

@@ -2,6 +2,17 @@
 
 Every route requires permission to view plugins. If that check cannot be set up, all requests are
 rejected.
+
+The routes are in one module per area. Their paths below `/api`:
+
+- queues: the overview, `/connections/{connection_id}/queue` and its jobs, repeats and consumers.
+- jobs: `/connections/{connection_id}/queue/job`.
+- batches: `/connections/{connection_id}/queue/batches`.
+- dead_letters: `/connections/{connection_id}/queue/dead-letters`, with replay and purge.
+- dags: `/dags/{dag_id}`, the jobs and batches of its tasks.
+- watchers: `/watchers`.
+
+The client is ui/src/api.ts.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ REQUEST_TIMEOUT_S = 2.0
 _CONNECT_TIMEOUT_S = 1.0
 # How long a connection is cached before it is read from Airflow again.
 _CACHE_S = 15.0
-# How long a server is not called after it failed.
+# Time after a failure during which the server is not called.
 _FAILURE_COOLDOWN_S = 3.0
 _MAX_CONCURRENT_REQUESTS = 8
 _MAX_THREADS = 4
@@ -51,7 +51,7 @@ _MAX_CONNECTIONS = 50
 _CONNECTION_TYPE = "chasqui"
 _ENV_PREFIX = "AIRFLOW_CONN_"
 _EVICTION_POLICIES = ("allkeys", "volatile")
-# The queue name for commands that do not belong to a queue.
+# The queue name for commands that do not belong to a queue. Only its hash slot is used.
 NO_QUEUE = "page"
 
 
@@ -185,7 +185,7 @@ class ServerPool:
         if connection_id not in await self.connection_ids():
             raise ConnectionNotFound(
                 f"the page may not use the connection {connection_id!r}; create a connection of "
-                "type chasqui, or add it to the option connections of the section [chasqui]"
+                "type chasqui, or add it to `connections` in the [chasqui] section of airflow.cfg"
             )
         server = self._servers.get(connection_id)
         if server is not None and time.monotonic() - server.loaded_at < _CACHE_S:

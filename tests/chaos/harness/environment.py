@@ -272,7 +272,7 @@ def _retry_until_accepted(call: Callable[[], Any]) -> None:
 
 
 class StallDetector(threading.Thread):
-    """Thread that records when the machine let no process run. That counts as a fault."""
+    """Thread that records when the machine scheduled no process. That counts as a fault."""
 
     def __init__(self) -> None:
         super().__init__(name="stall-detector", daemon=True)

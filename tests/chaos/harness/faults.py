@@ -33,7 +33,7 @@ class Faults:
         self.events: list[FaultEvent] = []
 
     def inject(self, fault: Fault) -> None:
-        """Let a fault happen. All but `stop_worker` have ended when this returns."""
+        """Inject a fault. All but `stop_worker` have ended when this returns."""
         began = time.monotonic()
         if fault.kind in self._environment.hooks:
             self._environment.hooks[fault.kind]()

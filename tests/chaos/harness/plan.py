@@ -58,7 +58,7 @@ class Scenario:
     batch: tuple[JobSpec, ...] = field(default=())
 
 
-def draw(
+def generate_scenario(
     seed: int, seconds: float = 14, rate: float = 25, kinds: tuple[str, ...] = KINDS
 ) -> Scenario:
     """Return the scenario of a seed. Every kind of fault occurs once before any occurs twice.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.chaos.harness.environment import Environment, run_scenario
 from tests.chaos.harness.history import CheckResult, History, explain
-from tests.chaos.harness.plan import draw
+from tests.chaos.harness.plan import generate_scenario
 from tests.support.servers import RedisServer, valkey_binary
 from tools.redis_server import REDIS8, find
 
@@ -90,7 +90,7 @@ def _run_seed(totals: Totals, seed: int, seconds: float, dialect: str, binary: P
         RedisServer.start(binary, "--appendfsync", "always", aof=True) as server,
         Environment(server, dialect, Path(folder)) as environment,
     ):
-        history, result = run_scenario(environment, draw(seed, seconds))
+        history, result = run_scenario(environment, generate_scenario(seed, seconds))
     totals.add(f"{seed} {dialect}", history, result)
     summary = f"seed {seed}, {dialect}: {len(history.runs)} runs, {str(result) or 'no violations'}"
     print(summary, file=sys.stderr, flush=True)
