@@ -24,11 +24,11 @@ PROGRAM = """
 import asyncio, pathlib, sys
 import airflow_provider_chasqui as chasqui
 from airflow_provider_chasqui.core.commands import consumer_group, events
-from airflow_provider_chasqui.redis_client.scripts import LUA
+from airflow_provider_chasqui.redis_client.scripts import LUA_DIR
 
 home = pathlib.Path(chasqui.__file__).parent
 assert sys.prefix in str(home), home
-assert pathlib.Path(str(LUA)) == home / "lua", LUA
+assert pathlib.Path(str(LUA_DIR)) == home / "lua", LUA_DIR
 assert "airflow" not in sys.modules
 
 target = sys.argv[1] + "?timeout=0.2"

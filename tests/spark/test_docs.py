@@ -105,5 +105,5 @@ def test_the_pyspark_task_of_the_airflow_page_counts_dead_letters(
         page.queue("emails"), native_server, "Timeout: no", "KeyError: 'to'", "Timeout: no"
     )
     page.run()
-    counts = page.namespace["letters_by_error"].function(session)
+    counts = page.namespace["dead_letters_by_error"].function(session)
     assert counts == {"Timeout: no": 2, "KeyError: 'to'": 1}
