@@ -47,7 +47,7 @@ async def test_the_first_example_is_a_worker(server, queue_name: str, capsys) ->
             output += capsys.readouterr().out
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(running, 10)
-    assert output == f"{job_id} welcome {{'to': 'ada'}} 0\n"
+    assert output == f"{job_id} welcome {{'to': 'ada'}} 1\n"
 
 
 async def test_the_example_handlers_have_the_documented_outcomes(queue: AsyncQueue) -> None:
