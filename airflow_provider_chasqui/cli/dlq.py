@@ -237,11 +237,11 @@ def replay(
         text=text,
         batch_id=batch_id,
     )
-    max_letters = None if all else limit
+    max_dead_letters = None if all else limit
 
     def run(dry_run: bool) -> DeadLetterReport:
         return queue.replay_dead_letters(
-            limit=max_letters, max_replays=max_replays, dry_run=dry_run, **query
+            limit=max_dead_letters, max_replays=max_replays, dry_run=dry_run, **query
         )
 
     with server.open_queue(queue_name) as queue:
@@ -278,10 +278,10 @@ def purge(
         text=text,
         batch_id=batch_id,
     )
-    max_letters = None if all else limit
+    max_dead_letters = None if all else limit
 
     def run(dry_run: bool) -> DeadLetterReport:
-        return queue.purge_dead_letters(limit=max_letters, dry_run=dry_run, **query)
+        return queue.purge_dead_letters(limit=max_dead_letters, dry_run=dry_run, **query)
 
     with server.open_queue(queue_name) as queue:
         report = _confirm_and_run("purge", queue_name, dry_run, yes, run)

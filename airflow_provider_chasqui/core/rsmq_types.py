@@ -150,7 +150,7 @@ def check_qname(qname: Any) -> str:
     """Return the queue name if it is valid.
 
     :raises RsmqMissingParameter: if it is empty.
-    :raises RsmqInvalidFormat: if it contains other characters than letters, digits, `_` and `-`, or
+    :raises RsmqInvalidFormat: if it contains characters other than A-Z, a-z, 0-9, `_` and `-`, or
         is longer than 160 characters.
     """
     return _check_text("qname", qname, _QNAME_PATTERN)
@@ -160,7 +160,7 @@ def check_message_id(message_id: Any) -> str:
     """Return the message id if it is valid.
 
     :raises RsmqMissingParameter: if it is empty.
-    :raises RsmqInvalidFormat: if it is not 32 letters, digits or colons.
+    :raises RsmqInvalidFormat: if it is not 32 characters out of A-Z, a-z, 0-9 and colons.
     """
     return _check_text("id", message_id, _MESSAGE_ID_PATTERN)
 

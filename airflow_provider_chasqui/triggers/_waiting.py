@@ -357,8 +357,8 @@ def check_batch_event(
         examples = f", e.g. of {', '.join(event['dead_ids'][:3])}" if event["dead_ids"] else ""
         raise BatchFailed(
             f"{event['dead']} of {total} jobs of the batch {event['batch_id']!r} are dead{lost}, "
-            f"which is more than max_failed and max_failed_ratio allow; see the dead "
-            f"letters{examples}",
+            "which is more than max_failed and max_failed_ratio allow; "
+            f"see the dead letters{examples}",
             queue_name=queue_name,
         )
     names = ("queue_name", "batch_id", "total", "done", "dead", "lost", "dead_ids")

@@ -155,8 +155,8 @@ class ChangeRequest(BaseModel):
     """The dead letters to replay or purge: those in `ids`, or all that match `filter`.
 
     One request changes one page. The response contains `next_cursor` and `last_id`, which the
-    client sends as `cursor` and `last_id` to change the next page. `last_id` is the newest dead
-    letter of the whole change, so that a job that dies again is not replayed twice.
+    client sends as `cursor` and `last_id` to change the next page. `last_id` is the newest
+    dead letter of the whole change, so that a job that dies again is not replayed twice.
     """
 
     model_config = ConfigDict(extra="forbid")
