@@ -10,6 +10,7 @@ from airflow.sdk import DAG, Param
 
 from airflow_provider_chasqui.core.durations import parse_duration
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
+from airflow_provider_chasqui.operators._parsing import safe_task_id
 from airflow_provider_chasqui.operators.dlq import ChasquiReplayDlqOperator
 
 # A manual run is a dry run by default. A scheduled run replays.
@@ -93,7 +94,7 @@ def build_dlq_replay_dag(
     with DAG(dag_id, schedule=schedule, start_date=start_date, params=params, **options) as dag:
         for name in queues:
             ChasquiReplayDlqOperator(
-                task_id="replay" if len(queues) == 1 else f"replay_{_safe_task_id(name)}",
+                task_id="replay" if len(queues) == 1 else f"replay_{safe_task_id(name)}",
                 queue_name=name,
                 limit="{{ params.limit }}",
                 rate_limit="{{ params.rate_limit }}",
@@ -105,10 +106,6 @@ def build_dlq_replay_dag(
                 chasqui_conn_id=chasqui_conn_id,
             )
     return dag
-
-
-def _safe_task_id(queue_name: str) -> str:
-    return "".join(char if char.isalnum() or char in "-._" else "_" for char in queue_name)
 
 
 def _duration_text(duration: timedelta | float | str, name: str) -> str:

@@ -32,8 +32,25 @@ def get_provider_info() -> dict[str, Any]:
             },
         ],
         "operators": _modules(
-            "operators", "enqueue", "dlq", "consume", "messages", "spark_submit", "spark_replay"
+            "operators",
+            "enqueue",
+            "cancel",
+            "dlq",
+            "pause",
+            "consume",
+            "collect",
+            "messages",
+            "spark_submit",
+            "spark_replay",
         ),
+        "transfers": [
+            {
+                "source-integration-name": source,
+                "target-integration-name": target,
+                "python-module": f"{_ROOT}.operators.rsmq",
+            }
+            for source, target in ((RSMQ, NAME), (NAME, RSMQ))
+        ],
         "sensors": _modules("sensors", "job", "batch", "depth"),
         "hooks": _modules("hooks", "chasqui"),
         "triggers": _modules("triggers", "job", "batch", "depth", "messages", "queue_not_empty"),
@@ -210,6 +227,13 @@ def _config() -> dict[str, Any]:
     return {
         "description": "Settings of waiting tasks and of the Chasqui page.",
         "options": {
+            "deployment": _option(
+                "string",
+                "",
+                "Name of this Airflow deployment, as a prefix of derived batch ids and of the\n"
+                "owners of leased messages. Set it if several deployments share one server.\n",
+                "production",
+            ),
             "poll_interval": _option(
                 "float",
                 "15.0",
@@ -256,10 +280,13 @@ def _ui_options() -> dict[str, Any]:
             "string",
             "password, passwd, secret, token, api_key, apikey, access_key, private_key, "
             "authorization",
-            "Names of fields in payloads and results whose values the page masks. Upper and lower\n"
-            "case are the same.\n",
+            "Texts in names of fields in payloads and results whose values the page masks. Upper\n"
+            "and lower case are the same.\n",
         ),
-        "hide_payloads": _option(
-            "boolean", "False", "Whether the page hides all payloads, results and progress.\n"
+        "payloads": _option(
+            "string",
+            "editors",
+            "Who sees payloads, results, progress and errors on the page: none, the editors of\n"
+            "the connection, or its readers.\n",
         ),
     }

@@ -6,16 +6,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher, TaskGroup
+from airflow.sdk.exceptions import DuplicateTaskIdFound
 
 from airflow_provider_chasqui.core.commands import watchers
+from airflow_provider_chasqui.core.durations import parse_duration
 from airflow_provider_chasqui.core.errors import JobNotFound
 from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.operators._parsing import safe_task_id
 from airflow_provider_chasqui.operators.messages import (
     DEFAULT_LEASE_TTL,
     ChasquiAckMessagesOperator,
@@ -70,29 +75,46 @@ def _load_messages(event_payload: Mapping[str, Any], hook: ChasquiHook) -> list[
 def queue_not_empty_asset(
     queue_name: str,
     *,
-    lease_ttl: timedelta = DEFAULT_LEASE_TTL,
-    interval: timedelta = timedelta(seconds=15),
+    lease_ttl: timedelta | float | str = DEFAULT_LEASE_TTL,
+    interval: timedelta | float | str = timedelta(seconds=15),
     chasqui_conn_id: str = DEFAULT_CONN_ID,
+    trigger_queue: str | None = None,
 ) -> Asset:
     """Return an asset that schedules DAG runs while a queue has messages.
 
+    Durations are a timedelta, a number of seconds, or text such as `30s` or `1h30m`.
+
     :param queue_name: the name of the queue.
-    :param lease_ttl: the maximum duration of a run, one hour by default; the same as that of
+    :param lease_ttl: the duration of a lease, one hour by default; the same as that of
         `leased_messages`.
     :param interval: the time between two events, 15 seconds by default.
-    :param chasqui_conn_id: the id of the Airflow connection.
+    :param chasqui_conn_id: the id of the Airflow connection. The name of the asset contains it,
+        unless it is `chasqui_default`.
+    :param trigger_queue: the queue of the triggerer that runs the trigger. Airflow 3.3 ignores it.
+        Default: None.
     :raises InvalidArgument: if a duration is not above 0.
     """
     from airflow_provider_chasqui.triggers.queue_not_empty import ChasquiQueueNotEmptyTrigger
 
     trigger = ChasquiQueueNotEmptyTrigger(
         queue_name=queue_name,
-        lease_ttl=lease_ttl.total_seconds(),
-        interval=interval.total_seconds(),
+        lease_ttl=parse_duration(lease_ttl, "lease_ttl").total_seconds(),
+        interval=parse_duration(interval, "interval").total_seconds(),
         chasqui_conn_id=chasqui_conn_id,
+        trigger_queue=trigger_queue,
     )
-    name = f"queue_not_empty_{queue_name}"
+    name = f"queue_not_empty_{_asset_suffix(queue_name, chasqui_conn_id)}"
     return Asset(name=name, watchers=[AssetWatcher(name=name, trigger=trigger)])
+
+
+def _asset_suffix(queue_name: str, chasqui_conn_id: str) -> str:
+    """Return a text that differs for different queues, also on different connections."""
+    suffix = safe_task_id(queue_name)
+    if suffix != queue_name:
+        suffix += f"_{hashlib.sha256(queue_name.encode()).hexdigest()[:8]}"
+    if chasqui_conn_id != DEFAULT_CONN_ID:
+        suffix += f"_{safe_task_id(chasqui_conn_id)}"
+    return suffix
 
 
 class leased_messages:  # noqa: N801
@@ -103,16 +125,29 @@ class leased_messages:  # noqa: N801
                 handle.expand(message=messages)
 
     The value of the context is the output of the task that leases the messages. If all tasks that
-    are created inside the context succeed, the messages are acked. Otherwise they are delivered
-    again after `retry_after`, and moved to the DLQ after `max_attempts` runs. If a run is killed,
-    its messages become available when `lease_ttl` has passed.
+    are created inside the context succeed, also those in nested groups, the messages are acked.
+    Otherwise they are delivered again after `retry_after`, and moved to the DLQ after
+    `max_attempts` runs. Teardown tasks count only if they fail the run (`on_failure_fail_dagrun`).
+
+    The lease task is a setup task and the ack task its teardown, so clearing a task of the context
+    also leases messages and acks them again. If a run is deleted or marked as failed before the ack
+    task, its messages become available when `lease_ttl` has passed. The trigger of
+    `queue_not_empty_asset` renews the leases of active runs.
+
+    Durations are a timedelta, a number of seconds, or text such as `30s` or `1h30m`.
 
     :param queue_name: the name of the queue.
     :param max_messages: the maximum number of messages per run, 100 by default.
-    :param lease_ttl: the maximum duration of a run, one hour by default.
+    :param lease_ttl: the duration of a lease, one hour by default. If the DAG is not scheduled with
+        `queue_not_empty_asset`, no trigger renews it, so it is the maximum duration of a run.
     :param max_attempts: the maximum number of runs that lease a message, 5 by default.
     :param retry_after: the time until messages of a failed run are delivered again, 30 seconds by
         default.
+    :param group_id: the id of the group of your tasks. The ids of the other tasks are
+        `lease_<group_id>` and `ack_<group_id>`. Default: `process_<queue>`, with the tasks
+        `lease_<queue>` and `ack_<queue>`, and a number if a DAG leases messages of a queue twice.
+    :param task_arguments: arguments of BaseOperator for the lease task and the ack task, for
+        example `{"retries": 3}`. Default: none.
     :param chasqui_conn_id: the id of the Airflow connection.
     """
 
@@ -121,27 +156,34 @@ class leased_messages:  # noqa: N801
         queue_name: str,
         *,
         max_messages: int = 100,
-        lease_ttl: timedelta = DEFAULT_LEASE_TTL,
+        lease_ttl: timedelta | float | str = DEFAULT_LEASE_TTL,
         max_attempts: int = 5,
-        retry_after: timedelta = timedelta(seconds=30),
+        retry_after: timedelta | float | str = timedelta(seconds=30),
+        group_id: str | None = None,
+        task_arguments: Mapping[str, Any] | None = None,
         chasqui_conn_id: str = DEFAULT_CONN_ID,
     ):
         shared_arguments: dict[str, Any] = {
+            **(task_arguments or {}),
             "queue_name": queue_name,
             "lease_ttl": lease_ttl,
             "max_attempts": max_attempts,
             "chasqui_conn_id": chasqui_conn_id,
         }
+        if group_id is None:
+            self._group, suffix = _add_group(queue_name)
+        else:
+            self._group, suffix = TaskGroup(group_id), group_id
         self._lease_task = ChasquiLeaseMessagesOperator(
-            task_id=f"lease_{queue_name}", max_messages=max_messages, **shared_arguments
+            task_id=f"lease_{suffix}", max_messages=max_messages, **shared_arguments
         )
         self._ack_task = ChasquiAckMessagesOperator(
-            task_id=f"ack_{queue_name}",
+            task_id=f"ack_{suffix}",
             messages=self._lease_task.output,
             retry_after=retry_after,
             **shared_arguments,
         )
-        self._group = TaskGroup(f"process_{queue_name}")
+        self._ack_task.as_teardown(setups=self._lease_task, on_failure_fail_dagrun=True)
 
     def __enter__(self) -> Any:
         self._group.__enter__()
@@ -150,4 +192,22 @@ class leased_messages:  # noqa: N801
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._group.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._lease_task >> self._group >> self._ack_task
-        self._ack_task.required_task_ids = tuple(self._group.children)
+        self._ack_task.required_task_ids = tuple(
+            task.task_id
+            for task in self._group.iter_tasks()
+            if not task.is_teardown or task.on_failure_fail_dagrun
+        )
+
+
+def _add_group(queue_name: str) -> tuple[TaskGroup, str]:
+    """Add the group of the user's tasks to the DAG.
+
+    :return: the group, and the part of its id that the lease task and the ack task share with it.
+    """
+    suffix = base = safe_task_id(queue_name)
+    for number in count(1):
+        try:
+            return TaskGroup(f"process_{suffix}"), suffix
+        except DuplicateTaskIdFound:
+            suffix = f"{base}__{number}"
+    raise AssertionError("count() has no end")

@@ -10,16 +10,25 @@ have the same methods. Example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self, Unpack
 
-from airflow_provider_chasqui.clock import current_time_ms
-from airflow_provider_chasqui.core.batch import Batch, BatchProgress
-from airflow_provider_chasqui.core.commands import consumer_group, delayed, inspect, watchers
+from airflow_provider_chasqui.clock import current_time_ms, monotonic_seconds
+from airflow_provider_chasqui.core.batch import Batch, BatchProgress, EncodedChunk
+from airflow_provider_chasqui.core.commands import (
+    consumer_group,
+    delayed,
+    flow_control,
+    inspect,
+    watchers,
+)
 from airflow_provider_chasqui.core.commands import events as event_commands
+from airflow_provider_chasqui.core.commands.batches import CancelBatchResult
 from airflow_provider_chasqui.core.commands.consumer_group import ConsumerStatus
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterReport
+from airflow_provider_chasqui.core.commands.flow_control import PauseState
 from airflow_provider_chasqui.core.commands.inspect import Depth, JobStatus
 from airflow_provider_chasqui.core.commands.watchers import WatcherStatus
 from airflow_provider_chasqui.core.config import QueueConfig
@@ -33,10 +42,13 @@ from airflow_provider_chasqui.core.queue_flows import (
     DeadLetterQuery,
     QueueFlows,
 )
+from airflow_provider_chasqui.core.rate_limit import RateLimitGrant, RateLimits
 from airflow_provider_chasqui.core.repeat import SKIP, MisfirePolicy, RepeatStatus
+from airflow_provider_chasqui.core.results import DEFAULT_PAGE_SIZE, BatchResult
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.redis_client.client import RedisClient
 from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
+from airflow_provider_chasqui.redis_client.deadline import limit_duration
 from airflow_provider_chasqui.redis_client.target import DEFAULT_URL, RedisTarget
 
 
@@ -185,7 +197,8 @@ class Queue:
         :raises JobFailed: if the job is dead.
         :raises WaitTimeout: if the job is not completed in time.
         """
-        return self._client.run_flow(self._flows.wait(job_id, timeout))
+        with limit_duration(timeout.total_seconds()):
+            return self._client.run_flow(self._flows.wait(job_id, timeout, monotonic_seconds))
 
     def progress(self, job_id: str) -> Any:
         """Return the last progress value that the running handler reported, or None.
@@ -217,6 +230,7 @@ class Queue:
         payloads: Iterable[Any],
         *,
         batch_id: str | None = None,
+        keys: Iterable[Any] | None = None,
         **options: Unpack[BatchOptions],
     ) -> Batch:
         """Add jobs that are awaited together.
@@ -226,12 +240,39 @@ class Queue:
 
         :param payloads: one payload per job.
         :param batch_id: the id of the batch. None generates one.
-        :param options: job_name, delay, run_at, retry, source and ttl of the batch.
+        :param keys: one key per payload, for example the primary key of its row. Keys are stored
+            with the batch and are returned with its results. They count as part of the payload when
+            a second send is compared with the first.
+        :param options: job_name, delay, run_at, retry, source, ttl and owner of the batch.
         :raises InvalidArgument: if an argument is not valid.
-        :raises BatchConflict: if the batch was finalized with another number of jobs.
+        :raises BatchChanged: if the batch was sent with other payloads. Then nothing is written.
+        :raises BatchCancelled: if the batch is cancelled. Then nothing is written.
         :raises QueueFull: if the queue has `max_len` jobs.
         """
-        return self._client.run_flow(self._flows.add_batch(payloads, batch_id, options))
+        flow = self._flows.add_batch(payloads, keys, batch_id, options)
+        return self._client.run_flow(flow)
+
+    def add_encoded_batch(
+        self,
+        chunks: Iterable[EncodedChunk],
+        *,
+        batch_id: str | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> Batch:
+        """Add jobs whose payloads are already encoded; otherwise the same as `add_batch`.
+
+        The chunks are read one after the other, so the memory does not depend on their number. The
+        sizes of the chunks do not matter: a second send may cut the same jobs differently.
+
+        :param chunks: the jobs, in a stable order.
+        :param batch_id: the id of the batch. None generates one.
+        :param options: job_name, delay, run_at, retry, source, ttl and owner of the batch.
+        :raises InvalidArgument: if an argument is not valid.
+        :raises BatchChanged: if the batch was sent with other payloads. Then nothing is written.
+        :raises BatchCancelled: if the batch is cancelled. Then nothing is written.
+        :raises QueueFull: if the queue has `max_len` jobs.
+        """
+        return self._client.run_flow(self._flows.add_encoded_batch(chunks, batch_id, options))
 
     def add_batch_part(
         self,
@@ -240,6 +281,7 @@ class Queue:
         payloads: Iterable[Any],
         *,
         start_index: int = 0,
+        keys: Iterable[Any] | None = None,
         **options: Unpack[BatchOptions],
     ) -> int:
         """Add jobs to one part of a batch that several producers send.
@@ -248,12 +290,15 @@ class Queue:
         :param part: the number of the part, from 0.
         :param payloads: one payload per job.
         :param start_index: the index of the first payload within the part.
-        :param options: job_name, delay, run_at, retry, source and ttl of the batch.
+        :param keys: one key per payload; see `add_batch`.
+        :param options: job_name, delay, run_at, retry, source, ttl and owner of the batch.
         :return: the index after the last job.
         :raises BatchConflict: if the batch is finalized, or `start_index` leaves a gap.
+        :raises BatchChanged: if the part was sent with other payloads. Then nothing is written.
+        :raises BatchCancelled: if the batch is cancelled. Then nothing is written.
         :raises QueueFull: if the queue has `max_len` jobs.
         """
-        flow = self._flows.add_part(batch_id, part, payloads, start_index, options)
+        flow = self._flows.add_part(batch_id, part, payloads, keys, start_index, options)
         return self._client.run_flow(flow)
 
     def finalize_batch(
@@ -264,8 +309,9 @@ class Queue:
         :param batch_id: the id of the batch.
         :param total: the number of jobs in all parts.
         :param parts: the number of parts.
-        :param options: source and ttl of the batch.
+        :param options: source, ttl and owner of the batch.
         :raises BatchConflict: if the parts do not add up to the total.
+        :raises BatchCancelled: if the batch is cancelled.
         """
         return self._client.run_flow(self._flows.finalize_batch(batch_id, total, parts, options))
 
@@ -277,6 +323,30 @@ class Queue:
         """
         return self._client.run_flow(self._flows.batch(batch_id))
 
+    def attach_batch(self, batch_id: str, owner: str) -> BatchProgress | None:
+        """Become the owner of a batch. Earlier owners cannot cancel it any more.
+
+        :param batch_id: the id of the batch.
+        :param owner: the new owner, for example the id of a task's try.
+        :return: the progress of the batch, or None if it does not exist.
+        """
+        return self._client.run_flow(self._flows.attach_batch(batch_id, owner))
+
+    def cancel_batch(self, batch_id: str, *, owner: str | None = None) -> CancelBatchResult:
+        """Cancel a batch: its unfinished jobs do not run, and running ones are interrupted.
+
+        The cost does not depend on the number of jobs. Workers notice the cancel within about a
+        second and drop the jobs: they count neither as done nor as dead and leave no dead letter.
+        A cancelled batch accepts no more jobs and stays cancelled as long as it is stored.
+
+        :param batch_id: the id of the batch.
+        :param owner: cancel only if this is the owner of the batch. None cancels it in any case.
+        :return: "cancelled", "already_cancelled", "finished" if every job had finished before, or
+            "not_owner".
+        :raises BatchNotFound: if the batch does not exist or has expired.
+        """
+        return self._client.run_flow(self._flows.cancel_batch(batch_id, owner))
+
     def dead_job_ids(self, batch_id: str, *, limit: int = 1000) -> list[str]:
         """Return the ids of the dead jobs of a batch.
 
@@ -286,23 +356,125 @@ class Queue:
         """
         return self._client.run_flow(self._flows.failed_jobs(batch_id, limit))
 
+    def batch_results(
+        self, batch_id: str, *, page_size: int = DEFAULT_PAGE_SIZE
+    ) -> Iterator[BatchResult]:
+        """Yield the outcome of every job of a batch, in the order of parts and indexes.
+
+        Jobs that have not finished are included, with the status `pending`. Only one page is in
+        memory at a time.
+
+        :param batch_id: the id of the batch.
+        :param page_size: the maximum number of outcomes that one round trip reads.
+        :raises BatchNotFound: if the batch does not exist, or expires while it is being read.
+        :raises DecodeError: if a stored result is not readable.
+        """
+        for page in self.batch_result_pages(batch_id, page_size=page_size):
+            for result in page:
+                yield result
+
+    def batch_result_pages(
+        self, batch_id: str, *, page_size: int = DEFAULT_PAGE_SIZE
+    ) -> Iterator[list[BatchResult]]:
+        """Yield the outcomes of a batch in lists, which is faster than one by one.
+
+        :param batch_id: the id of the batch.
+        :param page_size: the maximum length of a list. Large results make shorter lists.
+        :raises BatchNotFound: if the batch does not exist, or expires while it is being read.
+        :raises DecodeError: if a stored result is not readable.
+        """
+        reader = self._flows.batch_result_reader(batch_id, page_size)
+        while page := self._client.run_flow(reader.next_page()):
+            yield page
+
     def wait_batch(
-        self, batch_id: str, *, timeout: timedelta = timedelta(hours=1)
+        self,
+        batch_id: str,
+        *,
+        timeout: timedelta = timedelta(hours=1),
+        on_progress: Callable[[BatchProgress], None] | None = None,
     ) -> BatchProgress:
         """Wait until every job of a batch is completed or dead.
 
         :param batch_id: the id of the batch.
         :param timeout: the longest wait. The default is one hour.
+        :param on_progress: a function that is called with the progress each time it was read.
         :raises BatchNotFound: if the batch does not exist or has expired.
+        :raises BatchCancelled: if the batch is cancelled.
         :raises WaitTimeout: if the batch is not finished in time.
         """
-        return self._client.run_flow(self._flows.wait_batch(batch_id, timeout))
+        with limit_duration(timeout.total_seconds()):
+            return self._client.run_flow(
+                self._flows.wait_batch(batch_id, timeout, monotonic_seconds, on_progress)
+            )
 
     # State of the queue
 
     def depth(self) -> Depth:
         """Return the number of waiting, running, delayed and dead jobs."""
         return self._client.run_flow(inspect.depth(self.keys, self.config.group))
+
+    def pause(self, job_name: str | None = None) -> None:
+        """Pause the queue or one job name, until it is resumed.
+
+        Workers notice it within about a second: they start no further jobs, and running ones end.
+        Producers, delayed jobs and repeatable jobs go on. Jobs of a paused name are moved aside,
+        so that the others run. Pausing twice has no further effect.
+
+        :param job_name: the name of the jobs to pause. None pauses the whole queue.
+        """
+        self._client.run_flow(self._flows.pause(job_name))
+
+    def resume(self, job_name: str | None = None) -> None:
+        """End a pause.
+
+        :param job_name: the name of the jobs to resume; their jobs return to the end of the queue,
+            in order. None resumes the queue; job names that were paused stay paused.
+        """
+        self._client.run_flow(self._flows.resume(job_name))
+
+    def paused(self) -> PauseState:
+        """Return whether the queue is paused, and which job names are. It is false if none is."""
+        return self._client.run_flow(flow_control.pause_state(self.keys))
+
+    def rate_limit(
+        self,
+        name: str,
+        rates: RateLimits,
+        *,
+        weight: int | Sequence[int] = 1,
+        timeout: timedelta | None = None,
+    ) -> RateLimitGrant:
+        """Wait until a rate limit allows the next call. No worker is needed.
+
+        All processes that use the same name of this queue share the limit. The server's clock
+        decides, and callers get their turn in the order of their calls.
+
+        :param name: the name of the limit, for example that of the API that is called.
+        :param rates: text such as "600/minute", a `RateLimit`, or a list; then all must allow it.
+        :param weight: what the call costs, for example the number of tokens; an integer, or a list
+            with one per rate.
+        :param timeout: the longest wait. None: no limit.
+        :return: the permission, which the blocking queue can use in a `with` statement.
+        :raises InvalidArgument: if an argument is not valid.
+        :raises RateLimitTimeout: if the wait would be longer than `timeout`. It is raised at once,
+            and nothing is reserved.
+        """
+        flow = self._flows.rate_limit(name, rates, weight, timeout)
+        wait_us = self._client.run_flow(flow)
+        if wait_us:
+            time.sleep(wait_us / 1_000_000)
+        return RateLimitGrant(name, timedelta(microseconds=wait_us))
+
+    def pause_rate_limit(self, name: str, duration: timedelta) -> None:
+        """Allow no call of a rate limit for some time, for example after an HTTP 429.
+
+        Calls that already wait keep their time. A shorter pause does not end a longer one.
+
+        :param name: the name of the limit.
+        :param duration: how long, for example the value of the header Retry-After.
+        """
+        self._client.run_flow(self._flows.pause_rate_limit(name, duration))
 
     def consumers(self) -> list[ConsumerStatus]:
         """Return the members of the consumer group."""

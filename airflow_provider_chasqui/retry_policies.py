@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_chasqui.core.durations import parse_duration
 from airflow_provider_chasqui.core.errors import (
     AuthenticationFailed,
+    ChasquiError,
     ConnectionFailed,
     InvalidArgument,
     KeyTypeMismatch,
@@ -32,14 +33,19 @@ NON_RETRYABLE = (
 
 
 @contextmanager
-def fail_without_retry() -> Iterator[None]:
+def fail_without_retry(
+    is_final: Callable[[ChasquiError], bool] = lambda _: False,
+) -> Iterator[None]:
     """Fail the task without retries if an argument is invalid.
 
-    :raises AirflowFailException: in place of InvalidArgument.
+    :param is_final: returns whether a retry cannot resolve another error. Default: it can.
+    :raises AirflowFailException: in place of InvalidArgument and of final errors.
     """
     try:
         yield
-    except InvalidArgument as error:
+    except ChasquiError as error:
+        if not isinstance(error, InvalidArgument) and not is_final(error):
+            raise
         from airflow.providers.common.compat.sdk import AirflowFailException
 
         raise AirflowFailException(str(error)) from error
@@ -50,7 +56,7 @@ def chasqui_retry_policy(
     queue_full_delay: timedelta | float | str = timedelta(minutes=5),
     unavailable_delay: timedelta | float | str = timedelta(seconds=30),
 ) -> ExceptionRetryPolicy:
-    """Return a `retry_policy` for tasks that use a hook. It requires Airflow 3.3 or newer.
+    """Return a `retry_policy` for tasks that use a hook.
 
     An invalid argument, a refused login or a missing permission fails the task without retries. A
     full queue and an unavailable server are retried after a delay. For all other errors the retry
@@ -58,17 +64,9 @@ def chasqui_retry_policy(
 
     :param queue_full_delay: the delay after QueueFull. Default: 5 minutes.
     :param unavailable_delay: the delay after ConnectionFailed. Default: 30 seconds.
-    :raises AirflowOptionalProviderFeatureException: if Airflow is older than 3.3.
     """
-    try:
-        from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
-    except ImportError:
-        from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
+    from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
-        raise AirflowOptionalProviderFeatureException(
-            "chasqui_retry_policy requires Airflow 3.3 or newer. With an older Airflow, remove it: "
-            "the operators of this provider fail without retries on invalid arguments anyway."
-        ) from None
     delays = {
         QueueFull: parse_duration(queue_full_delay, "queue_full_delay"),
         ConnectionFailed: parse_duration(unavailable_delay, "unavailable_delay"),

@@ -40,16 +40,26 @@ class LocalAirflow:
     :param home: the folder.
     :param dags: the folder of the DAGs.
     :param port: the port of the API server; by default any free port.
+    :param base_path: the path below which the API server serves everything, such as `/airflow`.
+    :param python: the Python of the processes; by default the one of this process.
     """
 
     stop_timeout = 30.0
 
-    def __init__(self, home: Path, dags: Path, port: int | None = None):
+    def __init__(
+        self,
+        home: Path,
+        dags: Path,
+        port: int | None = None,
+        base_path: str = "",
+        python: str = sys.executable,
+    ):
         self.home = home
         self.dags = dags
         self.logs = home / "logs"
         self.port = port or find_free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://127.0.0.1:{self.port}{base_path}"
+        self._python = python
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._http = httpx.Client(base_url=self.url, timeout=60)
 
@@ -70,7 +80,7 @@ class LocalAirflow:
             "AIRFLOW__API__SECRET_KEY": self._secret,
             "AIRFLOW__API_AUTH__JWT_SECRET": self._secret,
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{Path(self._python).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
 
     @property
@@ -101,7 +111,7 @@ class LocalAirflow:
     def run(self, *args: str) -> str:
         """Run an `airflow` command and return its output."""
         process = subprocess.run(
-            [sys.executable, "-m", "airflow", *args],
+            [self._python, "-m", "airflow", *args],
             env=self.environment(),
             cwd=self.home,
             stdin=subprocess.DEVNULL,
@@ -132,7 +142,7 @@ class LocalAirflow:
         self.logs.mkdir(parents=True, exist_ok=True)
         with self._log(name).open("ab") as out:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, *command],
+                [self._python, *command],
                 env=self.environment() | env,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,

@@ -59,6 +59,7 @@ def flagship() -> None:
         queue_name=QUEUE,
         source_sql=PARCELS,
         write_options={"jobName": "deliver", "retry": "3"},
+        on_clear="reattach",  # a clear finds the jobs; by default it cancels them and writes again
     )
     first_round = ChasquiBatchSensor(
         task_id="first_round",

@@ -8,6 +8,8 @@
 --        or, for the two events of one successful run: 0, job id, name, attempt, started (ms), finished (ms), duration (us)
 -- RETURNS
 --   the number of events written
+-- @include check_writes
+check_writes(KEYS[1], nil, 'XTRIM')
 local events, i, written = KEYS[1], 2, 0
 while i <= #ARGV do
   if ARGV[i] == '0' then

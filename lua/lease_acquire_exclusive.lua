@@ -1,78 +1,90 @@
 -- lease_acquire_exclusive: lease entries in exclusive mode. An ordered queue is leased in order and to one
--- consumer at a time.
+-- session of a consumer at a time.
 --
 -- KEYS
---   1    stream
---   2    delayed
---   3    dlq
---   4    lease deadlines
---   5    lease redeliver_at
---   6    lease owners
---   7    lease blocked
---   8    lease max_deliveries
---   9    lease fencing_token
---   10   lease config
+--   1    idempotency marker
+--   2    stream
+--   3    delayed
+--   4    dlq
+--   5    lease deadlines
+--   6    lease redeliver_at
+--   7    lease owners
+--   8    lease blocked
+--   9    lease max_deliveries
+--   10   lease fencing_token
+--   11   lease config
 -- ARGV
---   1    group
---   2    consumer
---   3    maximum number of entries
---   4    lease duration (ms)
---   5    maximum number of deliveries
---   6    action after the last delivery (dead_letter, block, block_and_dead_letter)
---   7    ordered (1, 0)
---   8    maximum number of active leases (0: no limit)
---   9    maximum number of unacknowledged entries (0: no limit)
---   10   config
+--   1    TTL of the idempotency marker (ms)
+--   2    group
+--   3    consumer
+--   4    session
+--   5    maximum number of entries
+--   6    lease duration (ms)
+--   7    maximum number of deliveries
+--   8    action after the last delivery (dead_letter, block, block_and_dead_letter)
+--   9    ordered (1, 0)
+--   10   maximum number of active leases (0: no limit)
+--   11   maximum number of unacknowledged entries (0: no limit)
+--   12   config
+--   13   claim until (ms): the latest time at which leases may expire; a later one is a jump of the clock
 -- RETURNS
 --   {status, now (ms), ms until an entry may become available (-1: unknown), due time of the first delayed job
 --   (ms, 0: none), last entry id of the stream, fencing token, entries};
 --   status: 0 ok, 1 too many active leases, 2 too many unacknowledged entries;
 --   per entry {id, fields, idle (ms), previous deliveries}
+-- @include check_writes
+-- @include lease_check_acquire
+-- @include lease_check_exclusive
 -- @include now_ms
 -- @include entry_before
+-- @include cached_reply
+-- @include store_reply
+-- @include lease_is_held
+-- @include lease_recall
 -- @include lease_require_exclusive
 -- @include lease_candidates
 -- @include lease_block_entry
+-- @include lease_due_in
 -- @include lease_reply
-local stream, deadlines, redeliver_at, owners, blocked = KEYS[1], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local group, consumer, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local ordered, max_in_flight, max_unacknowledged = ARGV[7] == '1', tonumber(ARGV[8]), tonumber(ARGV[9])
-local problem = lease_require_exclusive(stream, group, KEYS[10], ARGV[10])
+local stream, deadlines, redeliver_at, owners, blocked = KEYS[2], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local group, consumer, session, count = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local ordered, max_in_flight, max_unacknowledged = ARGV[9] == '1', tonumber(ARGV[10]), tonumber(ARGV[11])
+local granted = cached_reply(KEYS[1])
+if granted then
+  local recalled = lease_recall(stream, group, owners, consumer, granted[2], granted[3])
+  return lease_reply(stream, KEYS[3], 0, granted[1], -1, granted[2], recalled)
+end
+lease_check_exclusive(KEYS)
+local now, problem = now_ms(), lease_require_exclusive(stream, group, KEYS[11], ARGV[12])
 if problem then return problem end
-local now = now_ms()
-local now_text, entries, status, stopped = string.format('%.0f', now), {}, 0, false
+local expired_at = now <= tonumber(ARGV[13]) and now or 0 -- Leases with this deadline or an earlier one have expired.
+local now_text, expired_text = string.format('%.0f', now), string.format('%.0f', expired_at)
+local entries, ids, status, stopped = {}, {}, 0, false
 local last = redis.call('ZREVRANGE', deadlines, 0, 0, 'WITHSCORES')
-if ordered and last[1] and tonumber(last[2]) > now then
-  -- All active leases of an ordered queue belong to one consumer, so checking one of them is enough.
-  local holder = string.match(redis.call('HGET', owners, last[1]) or '', '^%d+:(.*)$')
-  if holder ~= consumer then
-    return lease_reply(stream, KEYS[2], 0, now, tonumber(last[2]) - now, 0, {})
-  end
+-- All leases of an ordered queue belong to one session of one consumer, so checking one of them is enough.
+local other_session = ordered and last[1]
+  and string.match(redis.call('HGET', owners, last[1]) or '', '^%d+:(.*)$') ~= session .. ':' .. consumer
+if other_session and tonumber(last[2]) > expired_at then
+  return lease_reply(stream, KEYS[3], 0, now, tonumber(last[2]) - now, 0, {})
 end
 if max_in_flight > 0 then
-  count = math.min(count, max_in_flight - redis.call('ZCOUNT', deadlines, '(' .. now_text, '+inf'))
+  count = math.min(count, max_in_flight - redis.call('ZCOUNT', deadlines, '(' .. expired_text, '+inf'))
   if count < 1 then status, stopped = 1, true end
 end
-local ids, states = {}, {}
-if not stopped then ids, states = lease_candidates(deadlines, redeliver_at, blocked, now_text, count, ordered) end
-for _, id in ipairs(ids) do
-  if #entries >= count then break end
-  if states[id] ~= 'available' then
-    stopped = true
-    break
-  end
-  local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
-  local deliveries = pending and pending[4] or 0
-  local allowed = tonumber(redis.call('HGET', KEYS[8], id) or ARGV[5])
+local candidates = {}
+if not stopped then
+  candidates, stopped = lease_candidates(
+    stream, group, deadlines, redeliver_at, blocked, expired_text, now_text, count, ordered)
+end
+for _, candidate in ipairs(candidates) do
+  local id, deliveries = candidate[1], candidate[2]
   redis.call('ZREM', deadlines, id)
   redis.call('ZREM', redeliver_at, id)
   redis.call('HDEL', owners, id)
-  if deliveries >= allowed and ARGV[6] ~= 'dead_letter' then
-    lease_block_entry(stream, KEYS[3], blocked, id, deliveries, now_text, ARGV[6] == 'block_and_dead_letter')
-    if ordered then
-      stopped = true
-      break
-    end
+  if deliveries >= tonumber(redis.call('HGET', KEYS[9], id) or ARGV[7]) and ARGV[8] ~= 'dead_letter' then
+    lease_block_entry(stream, KEYS[4], blocked, id, deliveries, now_text, ARGV[8] == 'block_and_dead_letter')
+    stopped = stopped or ordered
+    if ordered then break end
   else
     local claimed = redis.call('XCLAIM', stream, group, consumer, 0, id)[1]
     if claimed and claimed[2] then
@@ -97,14 +109,16 @@ if not stopped and capacity > 0 then
   end
 end
 local fencing_token = 0
-if #entries > 0 then fencing_token = redis.call('INCR', KEYS[9]) end
+if #entries > 0 then
+  fencing_token = redis.call('INCR', KEYS[10])
+  -- The expired leases of the other session end: it must not acknowledge or extend entries behind those of this session.
+  if other_session then redis.call('UNLINK', deadlines, owners) end
+end
 for _, entry in ipairs(entries) do
-  redis.call('ZADD', deadlines, string.format('%.0f', now + tonumber(ARGV[4])), entry[1])
-  redis.call('HSET', owners, entry[1], fencing_token .. ':' .. consumer)
+  ids[#ids + 1], ids[#ids + 2] = entry[1], entry[4]
+  redis.call('ZADD', deadlines, string.format('%.0f', now + tonumber(ARGV[6])), entry[1])
+  redis.call('HSET', owners, entry[1], fencing_token .. ':' .. session .. ':' .. consumer)
 end
-local due_in = -1
-for _, key in ipairs({deadlines, redeliver_at}) do
-  local first = redis.call('ZRANGEBYSCORE', key, '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  if first[2] and (due_in < 0 or tonumber(first[2]) - now < due_in) then due_in = tonumber(first[2]) - now end
-end
-return lease_reply(stream, KEYS[2], status, now, due_in, fencing_token, entries)
+if #entries > 0 then store_reply(KEYS[1], ARGV[1], {now, fencing_token, ids}) end
+local due_in = lease_due_in(deadlines, redeliver_at, now)
+return lease_reply(stream, KEYS[3], status, now, due_in, fencing_token, entries)

@@ -2,14 +2,27 @@
 -- configuration.
 --
 -- KEYS
---   1    stream
---   2    lease config
+--   1    idempotency marker
+--   2    stream
+--   3    lease config
 -- ARGV
---   1    group
---   2    config ('': shared mode, which stores none)
+--   1    TTL of the idempotency marker (ms)
+--   2    group
+--   3    config ('': shared mode, which stores none)
 -- RETURNS
 --   1
+-- @include check_writes
+-- @include cached_reply
+-- @include store_reply
 -- @include lease_require_exclusive
-if ARGV[2] ~= '' then return lease_require_exclusive(KEYS[1], ARGV[1], KEYS[2], ARGV[2]) or 1 end
-redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM') -- The error BUSYGROUP means that the group exists.
-return 1
+local first_reply = cached_reply(KEYS[1])
+if first_reply then return first_reply end
+check_writes(KEYS[1], nil, 'SET')
+check_writes(KEYS[2], 'stream', 'XGROUP|CREATE')
+if ARGV[3] ~= '' then
+  local problem = lease_require_exclusive(KEYS[2], ARGV[2], KEYS[3], ARGV[3])
+  if problem then return problem end
+else
+  redis.pcall('XGROUP', 'CREATE', KEYS[2], ARGV[2], '0', 'MKSTREAM') -- The error BUSYGROUP means that the group exists.
+end
+return store_reply(KEYS[1], ARGV[1], 1)

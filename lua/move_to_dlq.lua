@@ -3,40 +3,41 @@
 -- KEYS
 --   1    stream
 --   2    dlq
---   3..  dead bitmaps
+--   3..  batch, done bitmap and dead bitmap of each batch part
 -- ARGV
 --   1    group
---   2    maximum number of dead letters (0: no limit)
---   3    TTL of the dead bitmaps (ms)
---   4..  per entry: entry id, position of its dead bitmap in KEYS (0: none), bit, number of fields and values,
+--   2    consumer
+--   3    maximum number of dead letters (0: no limit)
+--   4..  per entry: entry id, position of its batch in KEYS (0: none), part with creation time, index, number of fields and values,
 --        fields and values
 -- RETURNS
---   for each entry: 1 moved, 0 another consumer acknowledged it first
+--   for each entry: 1 moved, 0 another consumer claimed or acknowledged it first
+-- @include check_writes
+-- @include check_ack_delete
+-- @include check_batch_bits
+-- @include set_batch_bit
 -- @include ack_delete
-redis.call('XLEN', KEYS[2]) -- Fail on a key of the wrong type before the first write.
-local ids, positions = {}, {}
-local i = 4
+-- @include ack_if_owner
+local ids, positions, i = {}, {}, 4
 while i <= #ARGV do
   ids[#ids + 1] = ARGV[i]
   positions[#positions + 1] = i
-  i = i + 4 + tonumber(ARGV[i + 3])
+  check_batch_bits(ARGV[i + 1])
+  i = i + 5 + tonumber(ARGV[i + 4])
 end
-local deleted, reply = ack_delete(KEYS[1], ARGV[1], ids), {}
+check_writes(KEYS[2], 'stream', 'XADD')
+check_ack_delete(KEYS[1])
+local reply = ack_if_owner(KEYS[1], ARGV[1], ARGV[2], ids)
 for j, position in ipairs(positions) do
-  reply[j] = deleted[j] and 1 or 0
-  if deleted[j] then
+  if reply[j] == 1 then
     local command = {'XADD', KEYS[2]}
-    if ARGV[2] ~= '0' then
-      command[3], command[4], command[5] = 'MAXLEN', '~', ARGV[2]
+    if ARGV[3] ~= '0' then
+      command[3], command[4], command[5] = 'MAXLEN', '~', ARGV[3]
     end
     command[#command + 1] = '*'
-    for field = position + 4, position + 3 + tonumber(ARGV[position + 3]) do command[#command + 1] = ARGV[field] end
+    for field = position + 5, position + 4 + tonumber(ARGV[position + 4]) do command[#command + 1] = ARGV[field] end
     redis.call(unpack(command))
-    if ARGV[position + 1] ~= '0' then
-      local bitmap = KEYS[tonumber(ARGV[position + 1])]
-      redis.call('SETBIT', bitmap, ARGV[position + 2], 1)
-      redis.call('PEXPIRE', bitmap, ARGV[3])
-    end
+    set_batch_bit(ARGV[position + 1], ARGV[position + 2], ARGV[position + 3], true)
   end
 end
 return reply

@@ -7,13 +7,17 @@
 --   2    consumer
 --   3..  entry ids
 -- RETURNS
---   for each entry: 1 renewed, 0 another consumer claimed it or it was acknowledged
+--   for each entry: 1 renewed, 0 another consumer claimed it or it was acknowledged, 2 still pending for this consumer, but
+--   deleted from the stream
 local reply = {}
 for i = 3, #ARGV do
-  local pending = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])
+  local pending, state = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2]), 0
   if pending[1] then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID')
+    -- XCLAIM of a deleted entry, for example one that a producer with MAXLEN has trimmed, would remove it from the pending
+    -- entries. The outcome of the job, which is still running, could then not be written.
+    state = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1] and 1 or 2
+    if state == 1 then redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[i], 'JUSTID') end
   end
-  reply[i - 2] = pending[1] and 1 or 0
+  reply[i - 2] = state
 end
 return reply

@@ -16,18 +16,24 @@
 --   7..  per fire: fire at (ms), delayed member
 -- RETURNS
 --   {fired, removed}; fired is -1 if another scheduler enqueued this score first
+-- @include check_writes
 -- @include split_delayed_member
 -- @include add_entry
+-- @include add_delayed
 local score = redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not score or tonumber(score) ~= tonumber(ARGV[2]) then return {-1, 0} end
 local limit, total_fired = tonumber(ARGV[4]), tonumber(redis.call('HGET', KEYS[4], 'fired')) or 0
 local fired = 0
+check_writes(KEYS[1], 'stream', 'XADD')
+check_writes(KEYS[2], 'zset', 'ZADD')
+check_writes(KEYS[3], nil, 'ZADD', 'ZREM')
+check_writes(KEYS[4], nil, 'HSET', 'DEL')
 for i = 7, #ARGV, 2 do
   if limit > 0 and total_fired >= limit then break end
   if tonumber(ARGV[i]) <= tonumber(ARGV[6]) then
     add_entry(KEYS[1], split_delayed_member(ARGV[i + 1]))
   else
-    redis.call('ZADD', KEYS[2], ARGV[i], ARGV[i + 1])
+    add_delayed(KEYS[2], ARGV[i], ARGV[i + 1])
   end
   total_fired = total_fired + 1
   fired = fired + 1

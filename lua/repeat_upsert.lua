@@ -10,6 +10,8 @@
 --   3    encoded spec
 -- RETURNS
 --   1 created, 2 changed, 0 unchanged
+-- @include check_writes
+check_writes(KEYS[2], 'hash', 'HSET', 'HDEL')
 local stored_spec = redis.call('HGET', KEYS[2], 'spec')
 if stored_spec == ARGV[3] and redis.call('ZSCORE', KEYS[1], ARGV[2]) then return 0 end
 redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])

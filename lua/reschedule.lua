@@ -10,6 +10,9 @@
 --   3    TTL of the index and the marker (s)
 -- RETURNS
 --   1 rescheduled, 0 the job is not in the delayed set
+-- @include check_writes
+check_writes(KEYS[2], nil, 'EXPIRE')
+check_writes(KEYS[3], nil, 'EXPIRE')
 local member = ARGV[1]
 if member == '' then member = redis.call('GET', KEYS[2]) end
 if not member or not redis.call('ZSCORE', KEYS[1], member) then return 0 end

@@ -12,7 +12,10 @@
 --   5    TTL of the idempotency marker (ms)
 -- RETURNS
 --   1; the error queueExists if another call created the queue
-if redis.call('EXISTS', KEYS[3]) == 1 then return 1 end
+-- @include check_writes
+if redis.call('GET', KEYS[3]) then return 1 end
+check_writes(KEYS[2], 'set', 'SADD')
+check_writes(KEYS[3], nil, 'SET')
 local now_seconds = redis.call('TIME')[1]
 if redis.call('HSETNX', KEYS[1], 'vt', ARGV[2]) == 0 then
   return redis.error_reply('CHASQUIRSMQ queueExists')

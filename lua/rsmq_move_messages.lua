@@ -10,12 +10,15 @@
 --   2..  per message: id, d ('': the message has no body and is dropped), n
 -- RETURNS
 --   a string with one character per message: '1' moved or dropped, '0' deleted or hidden since it was read
+-- @include check_writes
 -- @include now_ms
 -- @include add_entry
 -- @include check_max_len
 -- @include rsmq_remove
 local now, flags, new_jobs = now_ms(), {}, 0
-redis.call('XLEN', KEYS[3]) -- Fail on a key of the wrong type before the first write.
+check_writes(KEYS[1], 'zset', 'ZREM')
+check_writes(KEYS[2], 'hash', 'HDEL', 'HINCRBY')
+check_writes(KEYS[3], 'stream', 'XADD')
 for i = 2, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   local visible = score and tonumber(score) <= now
@@ -31,5 +34,5 @@ for j = 1, #flags do
     if ARGV[i + 1] ~= '' then add_entry(KEYS[3], ARGV[i + 1], ARGV[i + 2]) end
   end
 end
-if new_jobs > 0 then redis.call('HINCRBY', KEYS[2], 'totalrecv', new_jobs) end
+if new_jobs > 0 then redis.pcall('HINCRBY', KEYS[2], 'totalrecv', new_jobs) end
 return table.concat(flags)

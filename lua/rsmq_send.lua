@@ -15,7 +15,10 @@
 --   7    TTL of the idempotency marker (ms)
 -- RETURNS
 --   the message id
+-- @include check_writes
+-- @include check_rsmq_add
 -- @include rsmq_config
+-- @include rsmq_add
 -- @include base36
 local cached_reply = redis.call('GET', KEYS[3])
 if cached_reply then return cached_reply end
@@ -27,9 +30,8 @@ end
 local time = redis.call('TIME')
 local id = base36(time[1] * 1000000 + time[2]) .. ARGV[1]
 local visible_at = time[1] * 1000 + math.floor(time[2] / 1000) + (tonumber(ARGV[4]) or config.delay)
-redis.call('ZADD', KEYS[1], string.format('%.0f', visible_at), id)
-redis.call('HSET', KEYS[2], id, ARGV[2])
-redis.call('HINCRBY', KEYS[2], 'totalsent', 1)
+check_rsmq_add(KEYS[1], KEYS[2], ARGV[6])
+check_writes(KEYS[3], nil, 'SET')
+rsmq_add(KEYS[1], KEYS[2], id, ARGV[2], visible_at, ARGV[6])
 redis.call('SET', KEYS[3], id, 'PX', ARGV[7])
-if ARGV[6] ~= '' then redis.call('PUBLISH', ARGV[6], redis.call('ZCARD', KEYS[1])) end
 return id

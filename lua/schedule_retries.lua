@@ -9,13 +9,17 @@
 --   3..  per entry: entry id, run at (ms), delayed member
 -- RETURNS
 --   for each entry: 1 scheduled, 0 another consumer claimed or acknowledged it first
+-- @include check_writes
+-- @include check_ack_delete
 -- @include ack_delete
 -- @include ack_if_owner
-redis.call('ZCARD', KEYS[2]) -- Fail on a key of the wrong type before the first write.
+-- @include add_delayed
+check_writes(KEYS[2], 'zset', 'ZADD')
+check_ack_delete(KEYS[1])
 local ids = {}
 for i = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
 local reply = ack_if_owner(KEYS[1], ARGV[1], ARGV[2], ids)
 for j, acked in ipairs(reply) do
-  if acked == 1 then redis.call('ZADD', KEYS[2], ARGV[j * 3 + 1], ARGV[j * 3 + 2]) end
+  if acked == 1 then add_delayed(KEYS[2], ARGV[j * 3 + 1], ARGV[j * 3 + 2]) end
 end
 return reply

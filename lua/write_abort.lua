@@ -11,8 +11,11 @@
 --   3    TTL of the abort marker (ms)
 -- RETURNS
 --   1 deleted, 0 this writer has committed
+-- @include check_writes
 local committed_writer = redis.call('HGET', KEYS[1], 'writer_id')
 if committed_writer == ARGV[1] then return 0 end
+check_writes(KEYS[2], 'set', 'SADD', 'SREM', 'PEXPIRE')
+for i = 3, #KEYS do check_writes(KEYS[i], nil, 'UNLINK') end
 if ARGV[2] ~= '' and not committed_writer then
   redis.call('SADD', KEYS[2], ARGV[2])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])

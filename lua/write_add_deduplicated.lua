@@ -1,11 +1,13 @@
 -- write_add_deduplicated: add the jobs of rows that were not sent before, numbered in the order of arrival
--- (delivery=dedup).
+-- (delivery=dedup). The first jobs delete the bitmaps of an earlier batch with the same id.
 --
 -- KEYS
 --   1    stream
 --   2    delayed
 --   3    batch
 --   4    dedup ids
+--   5    done bitmap of the part
+--   6    dead bitmap of the part
 -- ARGV
 --   1    delay (ms)
 --   2    each item has its own due time (0, 1)
@@ -16,11 +18,22 @@
 --   7..  per row: row id, part of the item before the job id, part of the item after it
 -- RETURNS
 --   the number of new jobs; -1 if the batch is already complete
+-- @include check_writes
+-- @include add_delayed
 -- @include add_entry
 -- @include split_delayed_member
 -- @include now_ms
 -- @include add_staged_item
+-- @include check_batch_not_cancelled
+local cancelled = check_batch_not_cancelled(KEYS[3])
+if cancelled then return cancelled end
 if redis.call('HEXISTS', KEYS[3], 'total') == 1 then return -1 end
+check_writes(KEYS[1], 'stream', 'XADD')
+check_writes(KEYS[2], 'zset', 'ZADD')
+check_writes(KEYS[3], 'hash', 'HSET', 'HSETNX', 'PEXPIRE')
+check_writes(KEYS[4], 'set', 'SADD', 'PEXPIRE')
+check_writes(KEYS[5], nil, 'UNLINK', 'PEXPIRE')
+check_writes(KEYS[6], nil, 'UNLINK', 'PEXPIRE')
 -- Encode a string as MessagePack.
 local function pack_string(text)
   if #text < 32 then return string.char(160 + #text) .. text end
@@ -40,6 +53,9 @@ end
 redis.call('HSET', KEYS[3], 'sent:0', sent)
 redis.call('HSETNX', KEYS[3], 'created', ARGV[4])
 redis.call('HSETNX', KEYS[3], 'source', ARGV[5])
+if sent_before == 0 then redis.call('UNLINK', KEYS[5], KEYS[6]) end
 redis.call('PEXPIRE', KEYS[3], ARGV[3])
 redis.call('PEXPIRE', KEYS[4], ARGV[3])
+redis.call('PEXPIRE', KEYS[5], ARGV[3])
+redis.call('PEXPIRE', KEYS[6], ARGV[3])
 return sent - sent_before

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from airflow_provider_chasqui.queue import Queue
 from tests.support.redis_state import plain_client
+from tests.support.server_clock import MovableClock
 from tests.support.servers import Certificates, RedisServer, make_certificates, valkey_binary
 from tools.redis_server import REDIS7, REDIS8, NotFound, Wanted, find, version_of
 
@@ -96,6 +97,21 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
+@pytest.fixture
+def server_clock(tmp_path: Path) -> MovableClock:
+    """The clock of `clock_server`."""
+    return MovableClock(tmp_path)
+
+
+@pytest.fixture(params=["redis8-native", "valkey"])
+def clock_server(request: pytest.FixtureRequest, server_clock: MovableClock) -> Iterator[Server]:
+    """A server of each dialect whose clock the test moves with `server_clock`."""
+    native = request.param == "redis8-native"
+    binary = request.getfixturevalue("redis86_binary") if native else valkey_binary()
+    with server_clock.start_server(binary) as server:
+        yield Server(server.url, "native" if native else "portable")
+
+
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> Server:
     """Run the test once on every server and dialect."""
@@ -173,6 +189,7 @@ UNIT_TESTS = (
     "tests/wire/",
 )
 SERVER_FIXTURES = {
+    "clock_server",
     "native_server",
     "own_binary",
     "portable_server",
@@ -211,6 +228,24 @@ def pytest_report_header() -> list[str]:
         version = version_of(binary) if binary else None
         lines.append(f"{wanted.label}: {'.'.join(map(str, version)) if version else reason}")
     return lines
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail if fewer than CHASQUI_MIN_PASSED tests passed, such as when all were skipped.
+
+    A run that tests nothing must not look like a success.
+    """
+    wanted = int(os.environ.get("CHASQUI_MIN_PASSED") or 0)
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    # The processes of pytest-xdist have no reporter; the controller counts for all of them.
+    if not wanted or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    passed = len(reporter.stats.get("passed", ()))
+    if passed < wanted:
+        reporter.write_line(
+            f"\nonly {passed} tests passed, but CHASQUI_MIN_PASSED={wanted}", red=True
+        )
+        session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(

@@ -7,16 +7,19 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_chasqui.core.errors import (
+    AuthenticationFailed,
     ConnectionFailed,
     InvalidArgument,
     MissingDependency,
 )
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.redis_client.target import from_url
 from airflow_provider_chasqui.testing.embedded_server import EmbeddedServer, find_free_port
 from tests.support.waiting import wait_until
 
@@ -50,6 +53,42 @@ def test_a_started_server_accepts_jobs_and_a_stopped_one_leaves_nothing(
     assert not listens(server.port) or unix_socket
     with pytest.raises(ConnectionFailed, match="not running"):
         _ = server.url
+
+
+@pytest.mark.parametrize("unix_socket", [False, True])
+def test_a_password_is_required_and_appears_in_no_argument(
+    unix_socket: bool, queue_name: str
+) -> None:
+    password = 'S3cret Pw"\\/@:é#'
+    with EmbeddedServer(unix_socket=unix_socket, password=password) as server:
+        with Queue(queue_name, server.url) as queue:
+            queue.add(1)
+            assert queue.depth().waiting == 1
+        target = from_url(server.url)
+        assert target.password == password
+        with (
+            Queue(queue_name, replace(target, password=None, retries=0)) as stranger,
+            pytest.raises(AuthenticationFailed),
+        ):
+            stranger.add(2)
+        # The wrapper has the arguments of the server.
+        assert server._process is not None
+        command = Path(f"/proc/{server._process.pid}/cmdline").read_bytes()
+        assert str(server._tmpdir).encode() in command
+        assert b"S3cret" not in command
+
+
+@pytest.mark.parametrize("password", ["", "a\nb"])
+def test_invalid_passwords_are_rejected(password: str) -> None:
+    with pytest.raises(InvalidArgument, match="password must be"):
+        EmbeddedServer(password=password)
+
+
+def test_only_the_owner_can_read_the_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with EmbeddedServer(data_dir=folder) as server:
+        assert folder.stat().st_mode & 0o077 == 0
+        assert server._tmpdir.stat().st_mode & 0o077 == 0
 
 
 def test_data_in_a_folder_survives_a_restart(tmp_path: Path, queue_name: str) -> None:

@@ -20,7 +20,7 @@ AIRFLOW = {
     *("notifications", "assets", "messaging", "dag_factories", "retry_policies"),
     "get_provider_info",
 }
-BELOW_AIRFLOW = BASE | {"lease", "rsmq", "engine", "testing"}
+BELOW_AIRFLOW = BASE | {"lease", "rsmq", "engine", "jobs", "sources", "result_files", "testing"}
 
 # Package or module -> the packages and modules that it may import, besides itself.
 ALLOWED = {
@@ -33,7 +33,11 @@ ALLOWED = {
     "lease": BASE,
     "rsmq": BASE | {"lease"},  # the bridge leases the jobs that it moves
     "engine": BASE,
-    "spark": BASE,  # sent to the executors
+    "jobs": BASE | {"engine"},
+    "arrow_encoder": {"core"},
+    "sources": {"core", "arrow_encoder"},
+    "result_files": {"core", "sources"},
+    "spark": BASE | {"arrow_encoder"},  # sent to the executors
     "testing": BASE,
     "supervisor": BELOW_AIRFLOW,
     "cli": BELOW_AIRFLOW | {"supervisor"},

@@ -27,6 +27,7 @@ from airflow_provider_chasqui.core.ids import UlidGenerator
 from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.queue_async import AsyncQueue
+from tests.support.manual_worker import move_to_dlq, take
 from tests.support.redis_state import dump
 
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
@@ -138,10 +139,10 @@ def test_wait_returns_the_result_when_the_job_completes(queue, client):
 
 def test_wait_raises_when_the_job_dies(queue):
     queue.add(1, job_id="j")
-    event = emit(queue.keys, [event_fields("dlq", "j", 1, reason="bad")])
-    timer = threading.Timer(0.2, queue.client.execute, [event])
+
+    timer = threading.Timer(0.2, lambda: move_to_dlq(queue, take(queue)[0]))
     timer.start()
-    with pytest.raises(JobFailed, match="bad") as info:
+    with pytest.raises(JobFailed, match=r"unrecoverable\): boom") as info:
         queue.wait("j", timeout=timedelta(seconds=20))
     timer.join()
     assert (info.value.code, info.value.job_id) == ("CMQ-305", "j")

@@ -43,7 +43,7 @@ LANGUAGES = {"python", "bash", "console", "sh", "yaml", "toml", "json", "ini", "
 
 # Programs of other projects; their arguments are not checked.
 FOREIGN_PROGRAMS = {
-    *("cd", "curl", "docker", "export", "generate", "git", "kubectl"),
+    *("cd", "cp", "curl", "docker", "export", "generate", "gh", "git", "helm", "kubectl"),
     *("redis-cli", "source", "systemctl"),
 }
 # Blocks that run until they are stopped, need replicas or Spark, or use names of the reader:
@@ -59,6 +59,7 @@ RUN_ELSEWHERE = {
     ("docs/spark.md", "spark."): "tests/spark/test_docs.py",
     ("docs/spark.md", "dead_letters.where"): "tests/spark/test_docs.py",
     ("docs/airflow/index.md", "@task.pyspark"): "tests/spark/test_docs.py",
+    ("docs/airflow/testing.md", "def test_newsletter"): "tests/provider/test_docs.py",
 }
 
 
@@ -139,7 +140,7 @@ def check_imports(tree: ast.Module) -> None:
 
 def execute(block: Block, namespace: dict[str, Any], url: str) -> None:
     source = LOCAL_URL.sub(url, block.text)
-    code = compile(source, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(source, str(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     if code.co_flags & inspect.CO_COROUTINE:
         asyncio.run(types.FunctionType(code, namespace)())
     else:

@@ -36,7 +36,7 @@ with chasqui.Queue("wheel", target) as queue:
     job = queue.add({"to": "ada"}, job_name="welcome")
     queue.add_batch(range(500), batch_id="b")
     queue.client.execute(consumer_group.create(queue.keys, "default"))
-    entries = queue.client.execute(consumer_group.read(queue.keys, "default", "c", 1, 0, 30_000))
+    entries = queue.client.execute(consumer_group.read(queue.keys, "default", "c", 1, 0))
     entry = consumer_group.parse_entry(entries[0], 10**6)
     assert (entry.job.id, entry.job.name) == (job.job_id, "welcome")
     assert entry.job.payload == {"to": "ada"}

@@ -4,7 +4,8 @@
 The search order is the environment (CHASQUI_REDIS_SERVER, CHASQUI_REDIS7_SERVER), `redis-server` on
 the PATH, and the user's cache directory. Otherwise Redis 8.6 is built from Debian's source package
 and Redis 7 is unpacked from Debian's binary package, with the apt configuration and keys of the
-machine, without root and without changes to the machine.
+machine, without root and without changes to the machine. CHASQUI_DEBIAN_MIRROR names a mirror of
+Debian for a machine with another distribution; it needs the package `debian-archive-keyring`.
 
 Prints the path of the binary. Uses only the standard library, so that any python3 can run it.
 """
@@ -225,6 +226,8 @@ class _Apt:
 
 def _mirrors() -> Sequence[str]:
     """Return the archives that apt of this machine reads, the security ones last."""
+    if mirror := os.environ.get("CHASQUI_DEBIAN_MIRROR"):
+        return [mirror]
     listing = subprocess.run(
         ["apt-get", "indextargets", "--no-release-info", "--format", "$(CREATED_BY) $(REPO_URI)"],
         capture_output=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -88,6 +89,41 @@ def queue_lineage(chasqui_conn_id: str, queue_name: str | None, *, output: bool)
     except ChasquiError:
         return OperatorLineage()
     host, port = settings.target.nodes[0]
-    name = queue_name or settings.queue_name or ""
+    name = queue_name or settings.queue_name
+    if not name:
+        return OperatorLineage()
     dataset = Dataset(namespace=f"{SCHEME}://{host}:{port}", name=name)
     return OperatorLineage(outputs=[dataset]) if output else OperatorLineage(inputs=[dataset])
+
+
+def set_outlet_extra(outlets: Iterable[Any] | None, context: Any, extra: dict[str, Any]) -> None:
+    """Set the extra fields of the asset events of those outlets that are queues.
+
+    :param outlets: the outlets of the task.
+    :param context: the task's context.
+    :param extra: the fields, for example the handle of a batch and its counts.
+    """
+    for outlet in outlets or ():
+        if str(getattr(outlet, "uri", "")).startswith(f"{SCHEME}://"):
+            context["outlet_events"][outlet].extra = extra
+
+
+class QueueLineage:
+    """Operator base class that reports its queue to OpenLineage.
+
+    The operator has the attributes `chasqui_conn_id` and `queue_name`.
+    """
+
+    # Whether the queue is an output of the task. Otherwise it is an input.
+    writes_queue = True
+    # The queue that the task has used, if `queue_name` does not name it.
+    used_queue_name: str | None = None
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the queue as an OpenLineage input or output.
+
+        :param task_instance: the task instance. It is not used.
+        """
+        operator: Any = self
+        queue_name = self.used_queue_name or operator.queue_name
+        return queue_lineage(operator.chasqui_conn_id, queue_name, output=self.writes_queue)

@@ -12,6 +12,7 @@ from airflow_provider_chasqui.cli import (
     batch,
     dlq,
     events,
+    exporter,
     jobs,
     migrate,
     output,
@@ -54,25 +55,35 @@ def chasqui(
 
 for name, command in {
     "worker": worker.run_worker,
+    "exporter": exporter.run_exporter,
+    "queues": queues.list_queues,
     "inspect": queues.inspect_queue,
     "watch": queues.watch_queue,
+    "pause": queues.pause_queue,
+    "resume": queues.resume_queue,
     "events": events.follow_events,
     "jobs": jobs.list_jobs,
     "job": jobs.show_job,
     "add": add.add,
     "cancel": jobs.cancel,
-    "batch": batch.show_batch,
-    "batches": batch.list_batches,
     "consumers": queues.list_consumers,
     "watcher": queues.show_watcher,
 }.items():
     app.command(name)(command)
 
-dlq_commands = _subcommand_group("Dead letters: peek, replay, purge.")
+dlq_commands = _subcommand_group("Dead letters: peek, show, replay, purge.")
 dlq_commands.command("peek")(dlq.peek)
+dlq_commands.command("show")(dlq.show)
 dlq_commands.command("replay")(dlq.replay)
 dlq_commands.command("purge")(dlq.purge)
 app.add_typer(dlq_commands, name="dlq")
+
+batch_commands = _subcommand_group("Batches: show, list, results, cancel.")
+batch_commands.command("results")(batch.write_batch_results)
+batch_commands.command("show")(batch.show_batch)
+batch_commands.command("list")(batch.list_batches)
+batch_commands.command("cancel")(batch.cancel_batch)
+app.add_typer(batch_commands, name="batch")
 
 repeat_commands = _subcommand_group("Repeatable jobs: list, add, remove.")
 repeat_commands.command("list")(repeat.list_repeats)

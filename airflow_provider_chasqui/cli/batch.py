@@ -1,9 +1,9 @@
-"""`chasqui batch` and `chasqui batches`: the progress of batches."""
+"""The commands `batch show`, `batch list`, `batch results` and `batch cancel`."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
@@ -20,16 +20,29 @@ from airflow_provider_chasqui.cli.server import (
     LimitOption,
     QueueNameArgument,
     Server,
+    suggest,
     with_connection_options,
 )
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.batch import BatchProgress, check_batch_id
 from airflow_provider_chasqui.core.commands import batches, inspect
 from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
-from airflow_provider_chasqui.core.errors import BatchFailed, BatchNotFound, WaitTimeout
+from airflow_provider_chasqui.core.errors import BatchFailed, BatchNotFound
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.result_files import (
+    ResultColumns,
+    ResultTarget,
+    to_json_text,
+    write_results,
+)
 
-_POLL_INTERVAL_S = 0.25
+_MAX_SUGGESTED_FROM = 1000
+_CANCEL_TEXTS = {
+    "cancelled": "cancelled; the workers drop or stop its unfinished jobs",
+    "already_cancelled": "already cancelled",
+    "finished": "not cancelled, because all its jobs have finished",
+    "not_owner": "not cancelled, because it has another owner",
+}
 
 
 @with_connection_options
@@ -54,9 +67,9 @@ def show_batch(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the progress of a batch. With --wait, the exit code is 1 if a job died."""
+    """Show the progress of a batch. With --wait, exit with 1 if a job died or it is cancelled."""
     check_batch_id(batch_id)
-    with server.open_queue(queue_name) as opened:
+    with server.open_existing_queue(queue_name) as opened, _suggesting_batches(opened, batch_id):
         progress = (
             _wait_with_progress_bar(opened, batch_id, timeout, quiet=as_json)
             if wait
@@ -73,6 +86,17 @@ def show_batch(
         raise batch_failed(progress, queue_name)
 
 
+@contextmanager
+def _suggesting_batches(queue: Queue, batch_id: str) -> Iterator[None]:
+    """Name the batches with similar ids if the batch does not exist."""
+    try:
+        yield
+    except BatchNotFound as error:
+        ids = queue.client.run_flow(inspect.list_batch_ids(queue.keys, _MAX_SUGGESTED_FROM))
+        error.add_note(suggest(batch_id, sorted(ids), f"chasqui batch list {queue.name}"))
+        raise
+
+
 def batch_failed(progress: BatchProgress, queue_name: str) -> BatchFailed:
     """Return the error for a finished batch with dead jobs.
 
@@ -87,42 +111,31 @@ def batch_failed(progress: BatchProgress, queue_name: str) -> BatchFailed:
 
 def to_dict(progress: BatchProgress) -> dict[str, Any]:
     """Return the progress as JSON values."""
-    return asdict(progress) | {"finished": progress.finished, "remaining": progress.remaining}
+    return asdict(progress) | {
+        "finished": progress.finished,
+        "cancelled": progress.cancelled,
+        "remaining": progress.remaining,
+    }
 
 
 def _wait_with_progress_bar(
     queue: Queue, batch_id: str, timeout: timedelta, *, quiet: bool
 ) -> BatchProgress:
-    """Poll until the batch is finished; on a terminal, show a progress bar."""
+    """Wait until the batch is finished; on a terminal, show a progress bar."""
     out = output.console(err=True)
     if quiet or not out.is_terminal:
-        return list(_poll_progress(queue, batch_id, timeout))[-1]
+        return queue.wait_batch(batch_id, timeout=timeout)
     columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()]
     optional = [TimeRemainingColumn()] if out.width >= 80 else []
     with Progress(*columns, *optional, console=out, transient=True) as bar:
         task = bar.add_task(
             output.escape_control(f"batch {output.truncate(batch_id, 26)}"), total=None
         )
-        for progress in _poll_progress(queue, batch_id, timeout):
+
+        def update(progress: BatchProgress) -> None:
             bar.update(task, total=progress.total, completed=progress.processed)
-        return progress
 
-
-def _poll_progress(queue: Queue, batch_id: str, timeout: timedelta) -> Iterator[BatchProgress]:
-    deadline = time.monotonic() + timeout.total_seconds()
-    while True:
-        progress = queue.batch_progress(batch_id)
-        yield progress
-        if progress.finished:
-            return
-        if time.monotonic() >= deadline:
-            raise WaitTimeout(
-                f"batch {batch_id!r} did not finish within {timeout.total_seconds():g} s: "
-                f"{progress.done} done and {progress.dead} dead of "
-                f"{progress.total or 'an unknown number'}",
-                queue_name=queue.name,
-            )
-        time.sleep(_POLL_INTERVAL_S)
+        return queue.wait_batch(batch_id, timeout=timeout, on_progress=update)
 
 
 def _print_progress(progress: BatchProgress, *, show_bar: bool) -> None:
@@ -152,15 +165,111 @@ def _print_progress(progress: BatchProgress, *, show_bar: bool) -> None:
                     f"{format_timestamp(progress.created_at_ms)} ({format_duration(age_ms)} ago)",
                 ),
                 *([("source", progress.source)] if progress.source else []),
+                *([("owner", progress.owner)] if progress.owner else []),
+                *(
+                    [("cancelled", format_timestamp(progress.cancelled_at_ms))]
+                    if progress.cancelled
+                    else []
+                ),
             ]
         )
     )
 
 
 def _describe_state(progress: BatchProgress) -> str:
+    if progress.cancelled:
+        return "cancelled"
     if progress.total is None:
         return f"enqueueing: {progress.enqueued} so far"
     return "finished" if progress.finished else "running"
+
+
+@with_connection_options
+def cancel_batch(
+    queue_name: QueueNameArgument,
+    batch_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.")],
+    server: Server,
+    owner: Annotated[
+        str | None,
+        typer.Option(help="Cancel only if this is the owner of the batch.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a batch. Workers drop or stop its unfinished jobs. Exit with 1 if not the owner."""
+    with server.open_existing_queue(queue_name) as queue, _suggesting_batches(queue, batch_id):
+        result = queue.cancel_batch(batch_id, owner=owner)
+    if as_json:
+        output.print_json({"queue_name": queue_name, "batch_id": batch_id, "result": result})
+    else:
+        output.print_line(f"{batch_id}: {_CANCEL_TEXTS[result]}")
+    if result == "not_owner":
+        raise typer.Exit(1)
+
+
+@with_connection_options
+def write_batch_results(
+    queue_name: QueueNameArgument,
+    batch_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.")],
+    server: Server,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="File that ends with .parquet or .jsonl, or a directory for Parquet files, also "
+            "on a storage such as s3://. Default: print JSON lines.",
+            show_default=False,
+        ),
+    ] = None,
+    failures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="As --to, for the jobs that are not done. Then --to gets only those that are.",
+            show_default=False,
+        ),
+    ] = None,
+    key_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the column of the input key. Repeat it for several. Default: key.",
+            show_default=False,
+        ),
+    ] = None,
+    result_type: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Type of the column result, such as float64, list<float32> or json. "
+            "Default: inferred.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write the results of a batch, in the order of its jobs. Unfinished jobs are pending."""
+    check_batch_id(batch_id)
+    names = key_column[0] if key_column and len(key_column) == 1 else key_column or None
+    columns = ResultColumns(names, result_type)
+    with server.open_queue(queue_name) as queue:
+        if to is None and failures is None:
+            for page in queue.batch_result_pages(batch_id):
+                for row in columns.rows(page):
+                    output.write_line(to_json_text(row))
+            return
+        written = write_results(
+            lambda: queue.batch_result_pages(batch_id), columns, _target(to), _target(failures)
+        )
+    for path, files in zip((to, failures), written, strict=True):
+        if files is not None:
+            output.print_line(f"{path}: {files.rows} rows in {len(files.files)} file(s)")
+
+
+def _target(path: str | None) -> ResultTarget | None:
+    if path is None:
+        return None
+    from fsspec.core import url_to_fs
+
+    return ResultTarget(*url_to_fs(path))
 
 
 @with_connection_options
@@ -171,7 +280,7 @@ def list_batches(
     as_json: JsonOption = False,
 ) -> None:
     """List the batches of a queue, newest first. Scans all keys of the server."""
-    with server.open_queue(queue_name) as opened:
+    with server.open_existing_queue(queue_name) as opened:
         ids = opened.client.run_flow(inspect.list_batch_ids(opened.keys, limit))
         progresses = [
             progress
@@ -202,7 +311,7 @@ def list_batches(
 def _list_row(progress: BatchProgress) -> tuple[object, ...]:
     return (
         progress.batch_id,
-        "enqueueing" if progress.total is None else _describe_state(progress),
+        _describe_state(progress).partition(":")[0],
         progress.done,
         progress.dead,
         "-" if progress.total is None else progress.total,

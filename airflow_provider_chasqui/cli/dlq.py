@@ -1,7 +1,8 @@
-"""The commands `dlq peek`, `dlq replay` and `dlq purge`."""
+"""The commands `dlq peek`, `dlq show`, `dlq replay` and `dlq purge`."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import typer
 
 from airflow_provider_chasqui.cli import output
 from airflow_provider_chasqui.cli.jobs import read_payload
-from airflow_provider_chasqui.cli.output import Column, truncate
+from airflow_provider_chasqui.cli.output import Column, compact_json, shorten_middle, truncate
 from airflow_provider_chasqui.cli.parsing import parse_duration
 from airflow_provider_chasqui.cli.server import (
     JsonOption,
@@ -27,11 +28,14 @@ from airflow_provider_chasqui.core.commands.dead_letters import (
     DeadLetterReport,
     dead_lettered_at_ms,
 )
-from airflow_provider_chasqui.core.durations import format_duration
+from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
+from airflow_provider_chasqui.core.errors import JobNotFound
 from airflow_provider_chasqui.core.job import DeadLetter
 from airflow_provider_chasqui.core.queue_flows import DeadLetterQuery
 
 _FILTER_PANEL = "Filters"
+_MAX_ID_LENGTH = 32
+_STREAM_ID = re.compile(r"\d+-\d+")
 
 DlqIdsOption = Annotated[
     list[str] | None,
@@ -135,7 +139,8 @@ def peek(
         text=text,
         batch_id=batch_id,
     )
-    with server.open_queue(queue_name) as queue:
+    with server.open_existing_queue(queue_name) as queue:
+        total = queue.depth().dead
         page = queue.dead_letters(limit=limit, after=after, newest_first=newest_first, **query)
     reasons = Counter(dead_letter.reason for dead_letter in page)
     next_cursor = page[-1].id if len(page) == limit else None
@@ -145,6 +150,7 @@ def peek(
                 "queue_name": queue_name,
                 "dead_letters": [to_dict(dead_letter) for dead_letter in page],
                 "reasons": dict(reasons),
+                "total": total,
                 "next": next_cursor,
             }
         )
@@ -154,32 +160,37 @@ def peek(
         return
     columns = [
         Column("dlq id"),
-        Column("source id", optional=True),
+        Column("job id"),
         Column("name"),
-        Column("reason"),
+        Column("reason", optional=True),
         Column("attempts", align_right=True, optional=True),
         Column("died", align_right=True),
-        Column("detail", flexible=True),
-        Column("payload bytes", align_right=True, optional=True),
+        Column("error", flexible=True),
+        Column("payload", flexible=True),
     ]
     output.print_table(columns, [_row(dead_letter) for dead_letter in page])
     output.print_line("")
     output.print_table([Column("reason"), Column("count", align_right=True)], reasons.most_common())
+    if query:
+        output.print_line(f"{len(page)} that match, of {total} dead letters", style="dim")
+    else:
+        output.print_line(f"{len(page)} of {total} dead letters", style="dim")
     if next_cursor is not None:
         output.print_line(f"more: --after {next_cursor}", style="dim")
 
 
 def _row(dead_letter: DeadLetter) -> tuple[object, ...]:
     age_ms = max(0, current_time_ms() - dead_lettered_at_ms(dead_letter))
+    payload, problem = read_payload(dead_letter.job)
     return (
         dead_letter.id,
-        dead_letter.source_id,
+        shorten_middle(dead_letter.job_id or "-", _MAX_ID_LENGTH),
         dead_letter.job_name or "-",
         dead_letter.reason,
         "-" if dead_letter.attempts is None else dead_letter.attempts,
         f"{format_duration(age_ms)} ago",
-        truncate(dead_letter.error or dead_letter.detail or "-", 60),
-        len(dead_letter.raw),
+        truncate(dead_letter.error or dead_letter.detail or "-", 80),
+        f"({problem})" if problem else truncate(compact_json(payload), 60),
     )
 
 
@@ -203,6 +214,50 @@ def to_dict(dead_letter: DeadLetter) -> dict[str, Any]:
         "payload": payload,
         **({"payload_error": problem} if problem else {}),
     }
+
+
+@with_connection_options
+def show(
+    queue_name: QueueNameArgument,
+    dlq_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of the dead letter, or of its job.")
+    ],
+    server: Server,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one dead letter: its job, its error with the traceback, and its payload."""
+    with server.open_existing_queue(queue_name) as queue:
+        page = queue.dead_letters(ids=[dlq_id], limit=1) if _STREAM_ID.fullmatch(dlq_id) else []
+        if not page:
+            page = queue.dead_letters(job_ids=[dlq_id], limit=1, newest_first=True)
+    if not page:
+        raise JobNotFound(
+            "no dead letter and no job of a dead letter has this id; "
+            f"list them with: chasqui dlq peek {queue_name}",
+            queue_name=queue_name,
+            job_id=dlq_id,
+        )
+    fields = to_dict(page[0])
+    if as_json:
+        output.print_json(fields)
+        return
+    detail = fields.pop("detail")
+    pairs = [
+        (name.removesuffix("_ms").replace("_", " "), _format_field(name, value))
+        for name, value in fields.items()
+        if value not in (None, "")
+    ]
+    output.console().print(output.key_value_table(pairs))
+    if detail:
+        output.print_line("")
+        for line in str(detail).splitlines():
+            output.print_line(line)
+
+
+def _format_field(name: str, value: Any) -> object:
+    if name == "payload":
+        return truncate(compact_json(value), 2000)
+    return format_timestamp(value) if name.endswith("_ms") else value
 
 
 @with_connection_options
@@ -244,9 +299,10 @@ def replay(
             limit=max_dead_letters, max_replays=max_replays, dry_run=dry_run, **query
         )
 
-    with server.open_queue(queue_name) as queue:
+    with server.open_existing_queue(queue_name) as queue:
         report = _confirm_and_run("replay", queue_name, dry_run, yes, run)
-    _print_report("replay", queue_name, as_json, report)
+        remaining = queue.depth().dead
+    _print_report("replay", queue_name, as_json, report, remaining)
 
 
 @with_connection_options
@@ -283,9 +339,10 @@ def purge(
     def run(dry_run: bool) -> DeadLetterReport:
         return queue.purge_dead_letters(limit=max_dead_letters, dry_run=dry_run, **query)
 
-    with server.open_queue(queue_name) as queue:
+    with server.open_existing_queue(queue_name) as queue:
         report = _confirm_and_run("purge", queue_name, dry_run, yes, run)
-    _print_report("purge", queue_name, as_json, report)
+        remaining = queue.depth().dead
+    _print_report("purge", queue_name, as_json, report, remaining)
 
 
 _Action = Literal["replay", "purge"]
@@ -318,15 +375,25 @@ def _confirm(action: _Action, queue_name: str, count: int) -> None:
 
 
 def _print_report(
-    action: _Action, queue_name: str, as_json: bool, report: DeadLetterReport
+    action: _Action, queue_name: str, as_json: bool, report: DeadLetterReport, remaining: int
 ) -> None:
     if as_json:
-        output.print_json({"queue_name": queue_name, "action": action, **asdict(report)})
+        output.print_json(
+            {
+                "queue_name": queue_name,
+                "action": action,
+                **asdict(report),
+                "remaining": remaining,
+            }
+        )
         return
     done = (
         f"would {action}" if report.dry_run else {"replay": "replayed", "purge": "purged"}[action]
     )
-    output.print_line(f"{done} {report.affected} of {report.matched} dead letters")
+    output.print_line(
+        f"{done} {report.affected} of {report.matched} selected dead letters; "
+        f"the queue has {remaining}"
+    )
     output.print_nonzero_counts(
         (report.max_replays_reached, "had reached the maximum number of replays"),
         (report.unreadable, "are not readable and stay in the DLQ"),

@@ -20,7 +20,7 @@ from airflow_provider_chasqui.cli.server import (
 )
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.commands import events as event_commands
-from airflow_provider_chasqui.core.commands import inspect
+from airflow_provider_chasqui.core.commands import inspect, results
 from airflow_provider_chasqui.core.commands.inspect import DelayedRow, JobRow
 from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument, JobNotFound
@@ -73,7 +73,12 @@ def list_jobs(
             "--after needs --state, because each state has its own pages; add --state running, "
             "waiting or delayed"
         )
-    with server.open_queue(queue_name, group) as queue:
+    if state is JobState.delayed and after and not (after.isascii() and after.isdecimal()):
+        raise InvalidArgument(
+            f"--after must be an integer for delayed jobs, not {after!r}; use the cursor "
+            "printed with the previous page"
+        )
+    with server.open_existing_queue(queue_name, group) as queue:
         jobs = _list_page(queue, group, state, after, limit)
     next_cursor = jobs[-1].cursor if len(jobs) == limit and state is not JobState.all else None
     if as_json:
@@ -106,21 +111,29 @@ def _list_page(
     queue: Queue, group: str, state: JobState, after: str | None, limit: int
 ) -> list[ListedJob]:
     keys, client = queue.keys, queue.client
-    if state is JobState.running:
-        page = client.run_flow(inspect.running_jobs_page(keys, group, after, limit))
-        return [ListedJob(row.entry_id, row) for row in page.rows]
-    if state is JobState.waiting:
-        page = client.run_flow(inspect.jobs_page(keys, group, after, limit, waiting=True))
-        return [ListedJob(row.entry_id, row) for row in page.rows]
+    listed: list[ListedJob] = []
+    if state in (JobState.running, JobState.waiting):
+        # A page may have fewer rows than requested, because its size is limited as well.
+        while (count := limit - len(listed)) > 0:
+            if state is JobState.running:
+                flow = inspect.running_jobs_page(keys, group, after, count)
+            else:
+                flow = inspect.jobs_page(keys, group, after, count, waiting=True)
+            page = client.run_flow(flow)
+            listed += [ListedJob(row.entry_id, row) for row in page.rows]
+            after = page.next_cursor
+            if after is None:
+                break
+        return listed
     if state is JobState.delayed:
-        if after is not None and not (after.isascii() and after.isdecimal()):
-            raise InvalidArgument(
-                f"--after must be an integer for delayed jobs, not {after!r}; use the cursor "
-                "printed with the previous page"
+        rank: int | None = 0 if after is None else int(after) + 1
+        while rank is not None and len(listed) < limit:
+            delayed_page = client.run_flow(
+                inspect.delayed_jobs_page(keys, rank, limit - len(listed))
             )
-        first_rank = 0 if after is None else int(after) + 1
-        rows = client.run_flow(inspect.delayed_jobs_page(keys, first_rank, limit))
-        return [ListedJob(str(rank), row) for rank, row in enumerate(rows, first_rank)]
+            listed += [ListedJob(str(n), row) for n, row in enumerate(delayed_page.rows, rank)]
+            rank = delayed_page.next_start
+        return listed
     jobs: list[ListedJob] = []
     for job_state in (JobState.running, JobState.waiting, JobState.delayed):
         if len(jobs) < limit:
@@ -198,9 +211,9 @@ def show_job(
     as_json: JsonOption = False,
 ) -> None:
     """Show one job: its state, result, progress and events."""
-    with server.open_queue(queue_name, group) as queue:
+    with server.open_existing_queue(queue_name, group) as queue:
         status = queue.job_status(job_id)
-        has_result, result = queue.client.execute(inspect.get_result(queue.keys, job_id))
+        has_result, result = queue.client.run_flow(results.get_result(queue.keys, job_id))
         progress = queue.progress(job_id)
         dead_letters = queue.dead_letters(job_ids=[job_id], limit=1, newest_first=True)
         timeline = queue.client.run_flow(event_commands.job_timeline(queue.keys, job_id))
@@ -305,14 +318,36 @@ def cancel(
     server: Server,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs. Delayed jobs are removed; other jobs are dropped or stopped by their worker."""
-    with server.open_queue(queue_name) as queue:
-        results = {job_id: queue.cancel(job_id) for job_id in job_ids}
+    """Cancel jobs. Delayed jobs are removed; other jobs are dropped or stopped by their worker.
+
+    The exit code is 1 if a job does not exist or has finished.
+    """
+    with server.open_existing_queue(queue_name) as queue:
+        results = {job_id: _cancel_one(queue, job_id) for job_id in job_ids}
     if as_json:
         output.print_json({"queue_name": queue_name, "cancelled": results})
-        return
-    for job_id, result in results.items():
-        text = (
-            "cancelled" if result == "cancelled" else "requested: the workers will drop or stop it"
-        )
-        output.print_line(f"{job_id}: {text}")
+    else:
+        for job_id, result in results.items():
+            output.print_line(f"{job_id}: {_CANCEL_TEXTS[result]}")
+    if not all(result in _CANCELLED for result in results.values()):
+        raise typer.Exit(1)
+
+
+_CANCELLED = ("cancelled", "requested")
+_CANCEL_TEXTS = {
+    "cancelled": "cancelled",
+    "requested": "requested: the workers will drop or stop it",
+    "done": "not cancelled, because it is done",
+    "dead": "not cancelled, because it is dead",
+    "not_found": "not found",
+}
+
+
+def _cancel_one(queue: Queue, job_id: str) -> str:
+    """Cancel a job unless it has finished; return a key of `_CANCEL_TEXTS`."""
+    status = queue.job_status(job_id)
+    if status.final:
+        return status.state
+    if status.state == "unknown" and status.exhaustive:
+        return "not_found"
+    return queue.cancel(job_id)

@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 
 from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
+from airflow_provider_chasqui.core.masking import mask_passwords
 from airflow_provider_chasqui.supervisor import logging_setup
 
 EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -73,7 +74,7 @@ def _print_error(message: str, exit_code: int) -> int:
     from airflow_provider_chasqui.cli.output import write_line
 
     # Not through rich, which would wrap the line on a narrow terminal.
-    line = " ".join(logging_setup.escape_control(logging_setup.mask_passwords(message)).split())
+    line = " ".join(logging_setup.escape_control(mask_passwords(message)).split())
     write_line(f"chasqui: {line}", err=True)
     return exit_code
 

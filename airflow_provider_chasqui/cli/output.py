@@ -40,6 +40,20 @@ def truncate(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
+def shorten_middle(text: str, max_length: int) -> str:
+    """Return the text, without its middle if it is longer than `max_length`.
+
+    Ids of a batch differ at their end, so both ends are kept.
+
+    :param text: the text.
+    :param max_length: the maximum length.
+    """
+    if len(text) <= max_length:
+        return text
+    start = (max_length - 1) // 2
+    return f"{text[:start]}…{text[start + 1 - max_length :]}"
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table.
@@ -72,16 +86,22 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> 
             return
         visible.remove(optional[-1])
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    widths = {i: _column_width(i, columns, cells) for i in visible}
+    flexible = sorted((i for i in visible if columns[i].flexible), key=widths.__getitem__)
     remaining = out.width - _COLUMN_GAP * (len(visible) - 1)
-    remaining -= sum(_column_width(i, columns, cells) for i in visible if not columns[i].flexible)
+    remaining -= sum(width for i, width in widths.items() if i not in flexible)
+    # Narrow columns first: what they do not need remains for the others.
+    for position, i in enumerate(flexible):
+        widths[i] = min(widths[i], remaining // (len(flexible) - position))
+        remaining -= widths[i]
     for i in visible:
-        column, width = columns[i], _column_width(i, columns, cells)
+        column = columns[i]
         grid.add_column(
             Text(column.title),
             justify="right" if column.align_right else "left",
             overflow="ellipsis",
             no_wrap=True,
-            width=min(width, remaining) if column.flexible else width,
+            width=widths[i],
         )
     for row in cells:
         grid.add_row(*(Text(row[i]) for i in visible))

@@ -1,4 +1,4 @@
-"""`chasqui inspect`, `watch`, `consumers` and `watcher`: the state of a queue."""
+"""`chasqui queues`, `inspect`, `watch`, `consumers`, `watcher`, `pause`, `resume`: queue states."""
 
 from __future__ import annotations
 
@@ -18,18 +18,26 @@ from airflow_provider_chasqui.cli.server import (
     JsonOption,
     QueueNameArgument,
     Server,
+    discover_queues,
     with_connection_options,
 )
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.command import as_raw, redis_command
-from airflow_provider_chasqui.core.commands import consumer_group, inspect
+from airflow_provider_chasqui.core.commands import consumer_group, counters, inspect
 from airflow_provider_chasqui.core.durations import format_duration, format_timestamp
+from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.queue import Queue
+
+RECENT_MINUTES = 5
+_QUEUES_PER_PIPELINE = 50
 
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """The state of a queue. The names up to `repeatable_count` are those of ChasquiMQ's CLI."""
+    """The state of a queue. The names up to `repeatable_count` are those of ChasquiMQ's CLI.
+
+    `recent_…` are the outcomes of the last `RECENT_MINUTES` minutes, the current one included.
+    """
 
     queue: str
     group: str
@@ -45,8 +53,14 @@ class QueueSnapshot:
     oldest_entry_age_ms: int | None
     next_due_ms: int | None
     consumers: int
+    paused: bool
+    paused_job_names: tuple[str, ...]
     server: str
     dialect: str
+    recent_completed: int
+    recent_failed: int
+    recent_retried: int
+    recent_dead: int
 
 
 def read_snapshot(queue: Queue, group: str) -> QueueSnapshot:
@@ -57,6 +71,9 @@ def read_snapshot(queue: Queue, group: str) -> QueueSnapshot:
         for existing in queue.client.execute(inspect.consumer_groups(queue.keys))
     )
     now_ms = current_time_ms()
+    recent = queue.client.run_flow(
+        counters.read_throughput(queue.keys, now_ms, RECENT_MINUTES, RECENT_MINUTES)
+    )
     due_ms, oldest_ms = depth.next_due_ms, depth.oldest_entry_ms
     return QueueSnapshot(
         queue=queue.name,
@@ -73,8 +90,14 @@ def read_snapshot(queue: Queue, group: str) -> QueueSnapshot:
         oldest_entry_age_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),
         next_due_ms=due_ms,
         consumers=depth.consumers,
+        paused=depth.paused,
+        paused_job_names=depth.paused_job_names,
         server=queue.target.display_name,
         dialect=queue.dialect(),
+        recent_completed=sum(bucket.completed for bucket in recent),
+        recent_failed=sum(bucket.failed for bucket in recent),
+        recent_retried=sum(bucket.retried for bucket in recent),
+        recent_dead=sum(bucket.dead for bucket in recent),
     )
 
 
@@ -83,11 +106,19 @@ def display_fields(snapshot: QueueSnapshot) -> list[tuple[str, object]]:
     due_ms = snapshot.next_due_ms
     wait_ms = None if due_ms is None else due_ms - current_time_ms()
     next_due = "-" if wait_ms is None else "now" if wait_ms <= 0 else format_duration(wait_ms)
+    paused = ["the queue"] if snapshot.paused else []
+    paused += [f"jobs named {name!r}" for name in snapshot.paused_job_names]
     return [
+        ("paused", ", ".join(paused) or "no"),
         ("waiting", snapshot.waiting),
         ("running", snapshot.pending if snapshot.group_created else "0 (no consumer group yet)"),
         ("delayed", snapshot.delayed_depth),
         ("dead", snapshot.dlq_depth),
+        (
+            f"last {RECENT_MINUTES} minutes",
+            f"{snapshot.recent_completed} completed, {snapshot.recent_failed} failed, "
+            f"{snapshot.recent_retried} retried, {snapshot.recent_dead} dead",
+        ),
         ("repeatable jobs", snapshot.repeatable_count),
         ("age of oldest job", format_duration(snapshot.oldest_entry_age_ms)),
         ("next due in", next_due),
@@ -105,13 +136,61 @@ def inspect_queue(
     as_json: JsonOption = False,
 ) -> None:
     """Show the number of jobs in each state."""
-    with server.open_queue(queue_name, group) as opened:
+    with server.open_existing_queue(queue_name, group) as opened:
         snapshot = read_snapshot(opened, group)
     if as_json:
         output.print_json(asdict(snapshot))
     else:
         title = f"queue: {queue_name}  group: {group}"
         output.console().print(output.key_value_table(display_fields(snapshot), title))
+
+
+@with_connection_options
+def list_queues(
+    server: Server,
+    search: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only queues with this text in their name.")
+    ] = "",
+    group: GroupOption = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """List the queues of the server. Scans all of its keys; on a cluster, those of one node."""
+    # The commands below have the keys of each queue, so this one needs no keys of its own.
+    with server.open_queue("queues", group) as opened:
+        names = sorted(name for name in discover_queues(opened) if search in name)
+        depths = []
+        for start in range(0, len(names), _QUEUES_PER_PIPELINE):
+            flows = [
+                inspect.depth(Keys(name), group)
+                for name in names[start : start + _QUEUES_PER_PIPELINE]
+            ]
+            depths += opened.client.run_flow(inspect.run_in_lockstep(flows))
+    rows = [{"queue": name, **asdict(depth)} for name, depth in zip(names, depths, strict=True)]
+    if as_json:
+        output.print_json({"queues": rows})
+        return
+    if not rows:
+        output.print_line("no queues")
+        return
+    columns = [
+        Column("queue"),
+        Column("waiting", align_right=True),
+        Column("running", align_right=True),
+        Column("delayed", align_right=True),
+        Column("dead", align_right=True),
+        Column("consumers", align_right=True),
+        Column("paused", optional=True),
+    ]
+    output.print_table(
+        columns,
+        [
+            (
+                *(row[column.title] for column in columns[:-1]),
+                "yes" if row["paused"] else ", ".join(row["paused_job_names"]) or "no",
+            )
+            for row in rows
+        ],
+    )
 
 
 _COMPARED_FIELDS = {
@@ -183,6 +262,38 @@ def _poll_snapshots(queue: Queue, group: str, interval_ms: int, count: int) -> A
         time.sleep(interval_ms / 1000)
 
 
+JobNameOption = Annotated[
+    str | None,
+    typer.Option("--job-name", metavar="NAME", help="Only jobs of this name, not the whole queue."),
+]
+
+
+@with_connection_options
+def pause_queue(
+    queue_name: QueueNameArgument, server: Server, job_name: JobNameOption = None
+) -> None:
+    """Pause a queue: workers start no further jobs, running ones end."""
+    with server.open_queue(queue_name) as opened:
+        opened.pause(job_name)
+    output.print_line(f"paused {_describe(queue_name, job_name)}; chasqui resume ends the pause")
+
+
+@with_connection_options
+def resume_queue(
+    queue_name: QueueNameArgument, server: Server, job_name: JobNameOption = None
+) -> None:
+    """Resume a paused queue or job name."""
+    with server.open_queue(queue_name) as opened:
+        opened.resume(job_name)
+    output.print_line(f"resumed {_describe(queue_name, job_name)}")
+
+
+def _describe(queue_name: str, job_name: str | None) -> str:
+    if job_name is None:
+        return f"queue {queue_name!r}"
+    return f"jobs named {job_name!r} of queue {queue_name!r}"
+
+
 @with_connection_options
 def list_consumers(
     queue_name: QueueNameArgument,
@@ -193,7 +304,7 @@ def list_consumers(
     as_json: JsonOption = False,
 ) -> None:
     """List the consumers of a queue and the leaders (promoter and scheduler)."""
-    with server.open_queue(queue_name) as opened:
+    with server.open_existing_queue(queue_name) as opened:
         keys, client = opened.keys, opened.client
         groups = [
             existing

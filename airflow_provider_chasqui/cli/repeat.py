@@ -15,6 +15,7 @@ from airflow_provider_chasqui.cli.server import (
     LimitOption,
     QueueNameArgument,
     Server,
+    suggest,
     with_connection_options,
 )
 from airflow_provider_chasqui.clock import current_time_ms
@@ -29,6 +30,8 @@ from airflow_provider_chasqui.core.repeat import (
     RepeatStatus,
     fire_all,
 )
+
+_MAX_SUGGESTED_FROM = 1000
 
 
 def parse_misfire(text: str | MisfirePolicy) -> MisfirePolicy:
@@ -217,9 +220,17 @@ def remove_repeat(
     """Remove a repeatable job. The exit code is 1 if it does not exist."""
     with server.open_queue(queue_name) as opened:
         removed = opened.delete_repeat(key)
+        hint = ""
+        if not removed:
+            keys = [status.repeat.key for status in opened.repeats(limit=_MAX_SUGGESTED_FROM)]
+            # A key that was not chosen begins with the job name.
+            nearest = [existing for existing in keys if existing.startswith(f"{key}::")]
+            hint = suggest(
+                nearest[0] if nearest else key, keys, f"chasqui repeat list {queue_name}"
+            )
     if as_json:
         output.print_json({"queue_name": queue_name, "key": key, "removed": removed})
     else:
-        output.print_line("removed" if removed else "not found")
+        output.print_line("removed" if removed else f"not found; {hint}")
     if not removed:
         raise typer.Exit(1)

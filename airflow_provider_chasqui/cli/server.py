@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from airflow_provider_chasqui.core.command import as_int, redis_command
 from airflow_provider_chasqui.core.config import QueueConfig
-from airflow_provider_chasqui.core.errors import ConnectionFailed, InvalidArgument
+from airflow_provider_chasqui.core.errors import ConnectionFailed, InvalidArgument, QueueNotFound
+from airflow_provider_chasqui.engine.queue_discovery import QueueDiscovery
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.redis_client.target import (
     DEFAULT_URL,
@@ -52,6 +56,55 @@ class Server:
         """
         config = QueueConfig(group=group)
         return Queue(queue_name, self.target, config=config, dialect=self.dialect)
+
+    @contextmanager
+    def open_existing_queue(self, queue_name: str, group: str = "default") -> Iterator[Queue]:
+        """Open a queue that has at least one key on this server.
+
+        :param queue_name: the name of the queue.
+        :param group: the consumer group.
+        :raises QueueNotFound: if it has none.
+        """
+        with self.open_queue(queue_name, group) as queue:
+            keys = queue.keys
+            existing = queue.client.execute(
+                redis_command(
+                    "EXISTS",
+                    *(keys.stream, keys.delayed, keys.dlq, keys.events, keys.repeat, keys.paused),
+                    parse=as_int,
+                )
+            )
+            if not existing:
+                hint = suggest(queue_name, sorted(discover_queues(queue)), "chasqui queues")
+                raise QueueNotFound(
+                    f"the queue does not exist on this server; {hint}", queue_name=queue_name
+                )
+            yield queue
+
+
+def discover_queues(queue: Queue) -> set[str]:
+    """Return the names of all queues of the server. Scans all of its keys in small steps.
+
+    :param queue: any queue of the server.
+    """
+    discovery = QueueDiscovery()
+    while True:
+        names, complete = queue.client.run_flow(discovery.queue_names())
+        if complete:
+            return names
+
+
+def suggest(wanted: str, names: Sequence[str], list_command: str) -> str:
+    """Return a hint for a name that does not exist: the nearest names, or the command to list them.
+
+    :param wanted: the name that does not exist.
+    :param names: the names that exist.
+    :param list_command: the command that lists them.
+    """
+    nearest = difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)
+    if nearest:
+        return f"did you mean {' or '.join(map(repr, nearest))}?"
+    return f"list what exists with: {list_command}" if names else "there are none"
 
 
 _ConnectionOption = functools.partial(typer.Option, rich_help_panel=_CONNECTION_PANEL)

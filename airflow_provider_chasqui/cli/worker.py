@@ -36,14 +36,22 @@ def run_worker(
     handlers_path: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:HANDLERS", help="A Handlers object, a function, or a factory of either."
+            metavar="MODULE[:HANDLERS]",
+            help="A module with jobs (@job), or MODULE:NAME of a job, Handlers, a function, or a "
+            "factory of these.",
         ),
     ],
     server: Server,
     queue_names: Annotated[
-        list[str],
-        typer.Option("--queue", "-q", metavar="QUEUE", help="Queue to consume. Can be repeated."),
-    ],
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="QUEUE",
+            show_default=False,
+            help="Queue to consume. Can be repeated. Default: the queues of the declared jobs.",
+        ),
+    ] = None,
     concurrency: Annotated[
         int,
         typer.Option(
@@ -135,15 +143,11 @@ def run_worker(
     """
     from airflow_provider_chasqui.supervisor.supervisor import Supervisor
 
+    queue_names = queue_names or []
     for name in queue_names:
         Keys(name)
     if len(set(queue_names)) != len(queue_names):
         raise InvalidArgument("a queue was passed twice; raise --concurrency instead")
-    if ":" not in handlers_path:
-        raise InvalidArgument(
-            "handlers must be module:attribute, such as my_app.jobs:handlers, "
-            f"not {handlers_path!r}"
-        )
     config = ConsumerConfig(
         group=group,
         concurrency=concurrency,

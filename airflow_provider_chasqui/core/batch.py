@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.errors import (
+    BatchCancelled,
+    BatchChanged,
+    BatchConflict,
+    ChasquiError,
+    InvalidArgument,
+)
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
 
 BATCH_TTL_MS = 30 * 24 * 3600 * 1000
@@ -58,6 +65,31 @@ def check_batch_id(batch_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """Jobs of a batch whose payloads are already encoded, in the order of their indexes.
+
+    :param payloads: one MessagePack value per job. The content is not checked.
+    :param keys: the key of each job's input, for example the values of its key columns. Either all
+        chunks of a batch have keys, or none has.
+    :param job_names: the name of each job; None for the `job_name` of the batch.
+    :raises InvalidArgument: if the numbers of payloads, keys and names differ.
+    """
+
+    payloads: Sequence[bytes]
+    keys: Sequence[Any] | None = None
+    job_names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "job_names"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.payloads):
+                raise InvalidArgument(
+                    f"a chunk has {len(self.payloads)} payloads and {len(values)} {name}; pass one "
+                    "per payload"
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """An enqueued batch.
 
@@ -97,6 +129,9 @@ class BatchProgress:
     :param dead: the number of jobs in the dead-letter queue.
     :param created_at_ms: the time of the first enqueue.
     :param source: the text that the producer passed as `source`.
+    :param cancelled_at_ms: when the batch was cancelled, or None.
+    :param owner: the owner that `add_batch` or `attach_batch` stored.
+    :param digest: a hash of all payloads, or an empty string if it is not known.
     """
 
     batch_id: str
@@ -107,6 +142,9 @@ class BatchProgress:
     dead: int
     created_at_ms: int | None
     source: str
+    cancelled_at_ms: int | None = None
+    owner: str = ""
+    digest: str = ""
 
     @property
     def processed(self) -> int:
@@ -119,9 +157,46 @@ class BatchProgress:
         return self.total is not None and self.processed >= self.total
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the batch was cancelled. Then `remaining` counts the jobs that do not run."""
+        return self.cancelled_at_ms is not None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no job will run any more: the batch is finished or cancelled."""
+        return self.finished or self.cancelled
+
+    @property
     def remaining(self) -> int | None:
         """The number of jobs that have neither succeeded nor died, or None if unknown."""
         return None if self.total is None else max(0, self.total - self.processed)
+
+
+def batch_error(code: str, detail: str) -> ChasquiError:
+    """Return the error for an error reply of a script that changes a batch.
+
+    :param code: the first word of the reply.
+    :param detail: the rest of the reply.
+    """
+    match code:
+        case "CHASQUIGAP":
+            return BatchConflict(
+                f"the parts of the batch do not add up: {detail} jobs were sent so far; send the "
+                "missing parts first"
+            )
+        case "CHASQUIFINALIZED":
+            return BatchConflict(
+                f"the batch was already finalized with {detail} jobs; use another batch_id"
+            )
+        case "CHASQUICHANGED":
+            part, _, sent = detail.partition(" ")
+            return BatchChanged(
+                f"the payloads of part {part} of the batch differ from the {sent} that were sent "
+                "before; send the same payloads again, or the new ones under another batch_id"
+            )
+    return BatchCancelled(
+        "the batch is cancelled and accepts no more jobs; send them under another batch_id"
+    )
 
 
 def iter_set_bits(bitmap: bytes) -> Iterator[int]:

@@ -20,6 +20,7 @@ MAX_JOB_NAME_BYTES = 256
 
 _U32_LE = struct.Struct("<I")
 _PACK_U64 = struct.Struct(">BQ").pack
+_ENVELOPE_FIELDS = ("id", "payload", "created_at_ms", "attempt", "retry")
 _STR_HEADERS = [bytes((0xA0 | size,)) if size < 32 else bytes((0xD9, size)) for size in range(256)]
 _BIN_HEADERS = [bytes((0xC4, size)) for size in range(256)]
 
@@ -130,7 +131,9 @@ def decode_envelope(raw: bytes, job_name: str = "") -> Job:
     :raises DecodeError: if the bytes are not an envelope.
     """
     try:
-        value = msgpack.unpackb(raw, raw=True, strict_map_key=False)
+        # Text and binary data stay distinct, because a payload must be binary. Bytes that are not
+        # UTF-8 do no harm in a field that is ignored.
+        value = msgpack.unpackb(raw, unicode_errors="surrogateescape", strict_map_key=False)
     except msgpack.ExtraData as extra:  # ChasquiMQ ignores bytes after the envelope
         value = extra.unpacked
     except RecursionError as cause:
@@ -143,7 +146,7 @@ def decode_envelope(raw: bytes, job_name: str = "") -> Job:
         # Fast path for the layout that every known producer writes.
         job_id, body, created, attempt = value
         if (
-            type(job_id) is bytes
+            type(job_id) is str
             and type(body) is bytes
             and type(created) is int
             and type(attempt) is int
@@ -151,7 +154,7 @@ def decode_envelope(raw: bytes, job_name: str = "") -> Job:
             and 0 <= attempt <= U32_MAX
             and job_id.isascii()
         ):
-            return Job(job_id.decode("ascii"), body, created, attempt, None, job_name)
+            return Job(job_id, body, created, attempt, None, job_name)
     if isinstance(value, dict):
         value = _fields_from_map(value)
     if not isinstance(value, list) or not 3 <= len(value) <= 5:
@@ -169,25 +172,36 @@ def decode_envelope(raw: bytes, job_name: str = "") -> Job:
 
 
 def decode_job_id(raw: bytes) -> str:
-    """Return the job id in a `d` field, or an empty string if it cannot be decoded."""
+    """Return the job id in a `d` field, or an empty string if it cannot be decoded.
+
+    If the envelope is an array and its id a string, the field may be truncated after the id.
+    """
     try:
-        if raw[0] in (0x94, 0x95) and 0xA0 <= raw[1] <= 0xBF:
-            # Fast path for short ids: does not decode the payload.
-            return raw[2 : raw[1] - 0x9E].decode()
+        if 0x93 <= raw[0] <= 0x95:
+            if 0xA0 <= raw[1] <= 0xBF:
+                return raw[2 : raw[1] - 0x9E].decode()
+            if raw[1] == 0xD9 and len(raw) >= 3 + raw[2]:
+                return raw[3 : 3 + raw[2]].decode()
+            if raw[1] == 0xDA and len(raw) >= 4 + (size := int.from_bytes(raw[2:4], "big")):
+                return raw[4 : 4 + size].decode()
         return decode_envelope(raw).id
     except (DecodeError, UnicodeDecodeError, IndexError):
         return ""
 
 
 def _fields_from_map(value: dict[Any, Any]) -> list[Any]:
-    try:
-        fields = [value[b"id"], value[b"payload"], value[b"created_at_ms"]]
-    except KeyError as cause:
-        raise DecodeError(f"the envelope has no field {cause}") from cause
-    return [*fields, value.get(b"attempt", 0), value.get(b"retry")]
+    named = {name: value[name] for name in _ENVELOPE_FIELDS if name in value}
+    # ChasquiMQ also accepts names that are binary data.
+    named |= {name: value[raw] for name in _ENVELOPE_FIELDS if (raw := name.encode()) in value}
+    for name in _ENVELOPE_FIELDS[:3]:
+        if name not in named:
+            raise DecodeError(f"the envelope has no field {name!r}")
+    return [named.get(name, 0 if name == "attempt" else None) for name in _ENVELOPE_FIELDS]
 
 
 def _decode_text(value: Any, field: str) -> str:
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogateescape")
     if not isinstance(value, bytes):
         raise DecodeError(f"the envelope's {field} is not a string")
     try:

@@ -154,27 +154,3 @@ def as_event(reply: Sequence[Any]) -> Event:
     """Parse an entry of the events stream."""
     fields = [field.decode("utf-8", "replace") for field in reply[1]]
     return parse_event(reply[0].decode(), dict(as_pairs(fields)))
-
-
-class KeyIndexer:
-    """Appends keys to the KEYS of a script, each once, and returns their positions.
-
-    A script that uses one of several keys per job gets the keys in KEYS and the position of the
-    right one in ARGV. Positions count from 1, as in Lua; 0 means that there is no key.
-
-    :param keys: the fixed keys of the script. The indexer appends to this list.
-    """
-
-    __slots__ = ("_keys", "_positions")
-
-    def __init__(self, keys: list[str]):
-        self._keys = keys
-        self._positions: dict[str, int] = {}
-
-    def position(self, key: str) -> int:
-        """Return the position of a key in KEYS, and append the key if it is not there yet."""
-        position = self._positions.get(key)
-        if position is None:
-            self._keys.append(key)
-            position = self._positions[key] = len(self._keys)
-        return position

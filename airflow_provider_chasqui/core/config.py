@@ -150,6 +150,8 @@ class ConsumerConfig:
         limit.
     :param shutdown_timeout: how long running jobs may finish after a stop was requested. Default
         30 s.
+    :param missing_handler_timeout: how long jobs whose name has no handler wait for another worker,
+        without using an attempt, before they are dead-lettered; None for no limit. Default 10 min.
     :param consumer_idle_ttl: the idle time after which consumers without pending entries are
         removed from the group. Default 10 min.
     :param promoter: the settings of the promoter, or None if this worker never promotes.
@@ -170,6 +172,7 @@ class ConsumerConfig:
     max_events: int = 100_000
     max_dead_letters: int | None = None
     shutdown_timeout: timedelta = timedelta(seconds=30)
+    missing_handler_timeout: timedelta | None = timedelta(minutes=10)
     consumer_idle_ttl: timedelta = timedelta(minutes=10)
     promoter: PromoterConfig | None = PromoterConfig()
     scheduler: SchedulerConfig | None = SchedulerConfig()
@@ -179,4 +182,6 @@ class ConsumerConfig:
         _check_durations(self, "block_timeout", "claim_after")
         require_duration("result_ttl", self.result_ttl, _SECOND)
         require_duration("shutdown_timeout", self.shutdown_timeout, timedelta(0))
+        if self.missing_handler_timeout is not None:
+            require_duration("missing_handler_timeout", self.missing_handler_timeout, timedelta(0))
         _check_group(self.group)

@@ -51,6 +51,12 @@ class EncodeError(InvalidArgument):
     code = "CMQ-002"
 
 
+class InvalidPayload(InvalidArgument):
+    """The payload does not have the types that the job declares."""
+
+    code = "CMQ-313"
+
+
 class DecodeError(ChasquiError):
     """Bytes from the server do not have the expected wire format."""
 
@@ -73,6 +79,12 @@ class WaitTimeout(ChasquiError, TimeoutError):
     """The job or batch did not finish before the timeout."""
 
     code = "CMQ-102"
+
+
+class RateLimitTimeout(ChasquiError, TimeoutError):
+    """The rate limit allows the next call later than the timeout. Nothing was reserved."""
+
+    code = "CMQ-316"
 
 
 class RedisServerError(ChasquiError):
@@ -137,6 +149,18 @@ class BatchConflict(InvalidArgument):
     code = "CMQ-307"
 
 
+class BatchCancelled(ChasquiError):
+    """The batch was cancelled. It accepts no more jobs, and workers drop its unfinished jobs."""
+
+    code = "CMQ-310"
+
+
+class BatchChanged(BatchConflict):
+    """The batch was already enqueued with other payloads. Nothing was written."""
+
+    code = "CMQ-311"
+
+
 class JobNotFound(ChasquiError, LookupError):
     """The job does not exist, or nothing on the server refers to it any more."""
 
@@ -147,6 +171,12 @@ class ReplicationTimeout(ChasquiError):
     """The jobs were added, but fewer replicas confirmed them than `write_concern` requires."""
 
     code = "CMQ-309"
+
+
+class PersistenceFailed(ConnectionFailed):
+    """The server refuses writes because it cannot save its data, such as on a full disk."""
+
+    code = "CMQ-312"
 
 
 class StagedDataLost(ChasquiError):

@@ -14,7 +14,20 @@ from typing import Any
 from airflow_provider_chasqui.core.resp import BULK, encode_args
 
 EVENT_NAMES = frozenset(
-    {"waiting", "active", "completed", "failed", "retry-scheduled", "delayed", "dlq", "drained"}
+    {
+        "waiting",
+        "active",
+        "completed",
+        "failed",
+        "retry-scheduled",
+        "delayed",
+        "dlq",
+        "drained",
+        # Emitted by ChasquiMQ after 1.3.0.
+        "progress",
+        "stalled",
+        "rate-limited",
+    }
 )
 
 # After one of these events a job does not run again unless it is replayed.

@@ -15,10 +15,10 @@ from airflow_provider_chasqui.core.codec import (
 )
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.durations import MILLISECOND, to_ms
-from airflow_provider_chasqui.core.errors import InvalidArgument, PayloadTooLarge
+from airflow_provider_chasqui.core.errors import EncodeError, InvalidArgument, PayloadTooLarge
 from airflow_provider_chasqui.core.job import NewJob
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX
-from airflow_provider_chasqui.core.payload import encode_payload, encode_payloads
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.core.validation import require_choice, require_duration
 
@@ -108,30 +108,40 @@ def build_envelope(
     :raises EncodeError: if the payload cannot be encoded.
     :raises PayloadTooLarge: if the result is larger than the queue allows.
     """
-    envelope = encode_envelope(job_id, encode_payload(payload), now_ms, 0, retry)
+    try:
+        body = encode_payload(payload)
+    except EncodeError as error:
+        raise EncodeError(error.message, job_id=job_id) from error
+    envelope = encode_envelope(job_id, body, now_ms, 0, retry)
+    _check_size(job_id, envelope, config)
+    return envelope
+
+
+def build_envelopes(
+    job_ids: Sequence[str],
+    bodies: Sequence[bytes],
+    config: QueueConfig,
+    now_ms: int,
+    retry: RetryPolicy | None,
+) -> list[bytes]:
+    """Return the `d` fields of new jobs whose payloads are encoded.
+
+    :raises PayloadTooLarge: if one of them is larger than the queue allows.
+    """
+    envelopes = encode_envelopes(job_ids, bodies, now_ms, retry)
+    if max(map(len, envelopes), default=0) > config.max_payload_bytes:
+        for job_id, envelope in zip(job_ids, envelopes, strict=True):
+            _check_size(job_id, envelope, config)
+    return envelopes
+
+
+def _check_size(job_id: str, envelope: bytes, config: QueueConfig) -> None:
     if len(envelope) > config.max_payload_bytes:
         raise PayloadTooLarge(
             f"the job has {len(envelope)} bytes, the limit is {config.max_payload_bytes}; send a "
             "reference to the data instead, or raise max_payload_bytes here and on the workers",
             job_id=job_id,
         )
-    return envelope
-
-
-def build_envelopes(
-    job_ids: Sequence[str],
-    payloads: Sequence[Any],
-    config: QueueConfig,
-    now_ms: int,
-    retry: RetryPolicy | None,
-) -> list[bytes]:
-    """Return the `d` fields of new jobs; raises as `build_envelope` does."""
-    envelopes = encode_envelopes(job_ids, encode_payloads(payloads), now_ms, retry)
-    if max(map(len, envelopes), default=0) > config.max_payload_bytes:
-        # Raises for the first job that is too large.
-        for job_id, payload in zip(job_ids, payloads, strict=True):
-            build_envelope(job_id, payload, config, now_ms, retry)
-    return envelopes
 
 
 def resolve_run_at_ms(

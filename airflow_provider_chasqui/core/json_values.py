@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_chasqui.core.errors import DecodeError
@@ -12,17 +12,21 @@ from airflow_provider_chasqui.core.job import Job
 
 _MAX_DEPTH = 200
 _MASK = "***"
-_NONE: frozenset[str] = frozenset()
+# Fields of a mapping that has a name and a value, such as an environment variable or a header.
+_NAME_FIELDS = ("name", "key")
+
+IsSecret = Callable[[str], bool]
 
 
-def to_jsonable(value: Any, masked_fields: frozenset[str] = _NONE, *, depth: int = 0) -> Any:
+def to_jsonable(value: Any, is_secret: IsSecret | None = None, *, depth: int = 0) -> Any:
     """Return a value that every JSON encoder accepts.
 
     Bytes become `{"base64": "..."}`, NaN and the infinities become strings, keys that are not text
     become text, and a value nested more than 200 levels deep becomes a string that says so.
 
     :param value: any value that MessagePack can carry.
-    :param masked_fields: lower-case names of mapping fields whose values become `***`.
+    :param is_secret: returns whether the value of a field with this name becomes `***`; None masks
+        nothing. A pair of a name and a value counts as a field.
     :param depth: the current nesting depth; callers leave it at 0.
     """
     if value is None or isinstance(value, bool | int):
@@ -35,16 +39,35 @@ def to_jsonable(value: Any, masked_fields: frozenset[str] = _NONE, *, depth: int
         return {"base64": base64.b64encode(value).decode()}
     if depth >= _MAX_DEPTH:
         return "nested too deeply"
+    if is_secret is not None:
+        value = _mask_secrets(value, is_secret)
     if isinstance(value, Mapping):
-        converted = {}
-        for field, item in value.items():
-            name = _field_name(field)
-            masked = name.lower() in masked_fields
-            converted[name] = _MASK if masked else to_jsonable(item, masked_fields, depth=depth + 1)
-        return converted
+        return {
+            _field_name(field): to_jsonable(item, is_secret, depth=depth + 1)
+            for field, item in value.items()
+        }
     if isinstance(value, list | tuple | set | frozenset):
-        return [to_jsonable(item, masked_fields, depth=depth + 1) for item in value]
+        return [to_jsonable(item, is_secret, depth=depth + 1) for item in value]
     return str(value)
+
+
+def _mask_secrets(value: Any, is_secret: IsSecret) -> Any:
+    """Return a mapping or a pair with the values of its secret fields replaced."""
+    if isinstance(value, Mapping):
+        named = any(
+            isinstance(value.get(field), str) and is_secret(value[field]) for field in _NAME_FIELDS
+        )
+        return {
+            field: _MASK if is_secret(_text(field)) or (named and field == "value") else item
+            for field, item in value.items()
+        }
+    if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str | bytes):
+        return [value[0], _MASK] if is_secret(_text(value[0])) else value
+    return value
+
+
+def _text(field: Any) -> str:
+    return field.decode("utf-8", "replace") if isinstance(field, bytes) else str(field)
 
 
 def _field_name(field: Any) -> str:

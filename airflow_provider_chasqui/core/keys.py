@@ -41,15 +41,23 @@ class Keys:
     | dlid:ID, didx:ID | string | marker and index of a delayed job whose caller chose the id |
     | dedup:ID | string | marker of a job that was added with `dedup_ttl` |
     | idempotency:TOKEN | string | marker of one call, so that a repeated call has no effect |
-    | result:ID | string | the return value of the handler |
-    | progress:ID | string | the latest progress of a running job |
+    | result:ID | string | the return value of the handler, unless the job belongs to a batch |
+    | outcomes:MINUTE | hash | number of completed, failed, retried and dead jobs, by name too |
+    | progress:ID | string | the latest progress of a running job, 0 to 100, as decimal text |
+    | progress_value:ID | string | the latest progress of a running job if it is another value |
     | watcher:G | string | the state of the message watcher of group G |
     | message_window:ENTRY | string | a window of messages that is too large for an Airflow event |
     | trace:ID, trace:batch:B | string | the trace context of the producer of a job or a batch |
     | replays:ID | string | how often the job was replayed |
-    | cancelled | zset | ids of jobs that workers must skip, scored by the time of the request |
-    | batch:B | hash | total, parts, created, source, sent:<part> |
+    | cancel_requests | hash | per id of a job that workers must drop: time, last entry, expiry |
+    | cancelled_batches | zset | cancelled batches as `EXPIRY:B`, scored by the time of the cancel |
+    | paused | string | exists while the queue is paused |
+    | paused_names | hash | job names that are `paused` or `resuming` |
+    | rate_limit:NAME | hash | rate limit: per rate the next time in us, `paused_until` |
+    | batch:B | hash | total, parts, source, owner, created, oldest_job, cancelled, sent:P, … |
     | batch:B:P:done, :dead | string | one bit per job of part P |
+    | batch:B:P:keys | hash | the keys of the inputs of part P, in blocks by the first job's index |
+    | batch:B:P:results:N | hash | results of jobs 128N to 128N+127 of part P, by index modulo 128 |
     | staged_write:B | hash | a Spark write of batch B between its commit and its last job |
     | staged_write:B:parts | set | the staged lists of all writers of batch B, and abort markers |
     | staged_write:B:WRITER:PART.ATTEMPT | list | the jobs that one task attempt has staged |
@@ -57,7 +65,7 @@ class Keys:
     | staged_write:B:report | hash | the counts of a replay from Spark |
     | lease:deadlines | zset | exclusive leases, scored by their deadline in ms |
     | lease:redeliver_at | zset | nacked entries, scored by the time they become available |
-    | lease:owners | hash | fencing token and consumer per leased entry |
+    | lease:owners | hash | fencing token, session and consumer per leased entry |
     | lease:max_deliveries | hash | the allowed deliveries of entries that were unblocked |
     | lease:blocked | zset | blocked entries in exclusive mode, scored by their deliveries |
     | lease:blocked_entries | stream | blocked entries in shared mode |
@@ -65,7 +73,7 @@ class Keys:
     | lease:config | string | the configuration that all clients of an exclusive queue share |
     | lease:producers | hash | the last sequence number per client |
     | lease:producers_seen | zset | clients, scored by the time of their last message |
-    | lease:restore_staging | stream | entries of a snapshot that is being restored |
+    | lease:restore_staging:TOKEN:PART | any | a part of a snapshot that is being restored |
     | partitions:members | zset | consumers of a partitioned queue, scored by their expiry |
     | partitions:owners | hash | the consumer of each partition |
     | partitions:count | string | the number of partitions |
@@ -82,7 +90,10 @@ class Keys:
     dlq: str = field(init=False)
     events: str = field(init=False)
     repeat: str = field(init=False)
-    cancelled: str = field(init=False)
+    cancel_requests: str = field(init=False)
+    cancelled_batches: str = field(init=False)
+    paused: str = field(init=False)
+    paused_names: str = field(init=False)
     promoter_lock: str = field(init=False)
     scheduler_lock: str = field(init=False)
 
@@ -103,7 +114,10 @@ class Keys:
             "dlq": ":dlq",
             "events": ":events",
             "repeat": ":repeat",
-            "cancelled": ":cancelled",
+            "cancel_requests": ":cancel_requests",
+            "cancelled_batches": ":cancelled_batches",
+            "paused": ":paused",
+            "paused_names": ":paused_names",
             "promoter_lock": ":promoter:lock",
             "scheduler_lock": ":scheduler:lock",
         }.items():
@@ -129,13 +143,25 @@ class Keys:
         """Return the key of the marker of a producer call."""
         return f"{self.hash_tag}:idempotency:{token}"
 
+    def rate_limit(self, name: str) -> str:
+        """Return the key of the state of a rate limit."""
+        return f"{self.hash_tag}:rate_limit:{name}"
+
     def result(self, job_id: str) -> str:
         """Return the key of the result of a job."""
         return f"{self.hash_tag}:result:{job_id}"
 
+    def outcome_counts(self, minute: int) -> str:
+        """Return the key of the counters of a minute since the epoch."""
+        return f"{self.hash_tag}:outcomes:{minute}"
+
     def progress(self, job_id: str) -> str:
         """Return the key of the progress of a job."""
         return f"{self.hash_tag}:progress:{job_id}"
+
+    def progress_value(self, job_id: str) -> str:
+        """Return the key of the progress of a job that is not an integer from 0 to 100."""
+        return f"{self.hash_tag}:progress_value:{job_id}"
 
     def watcher_state(self, group: str) -> str:
         """Return the key of the state of a message watcher."""
@@ -168,6 +194,14 @@ class Keys:
     def batch_dead(self, batch_id: str, part: int) -> str:
         """Return the key of the bits of dead jobs of a batch part."""
         return f"{self.hash_tag}:batch:{batch_id}:{part}:dead"
+
+    def batch_keys(self, batch_id: str, part: int) -> str:
+        """Return the key of the input keys of a batch part."""
+        return f"{self.hash_tag}:batch:{batch_id}:{part}:keys"
+
+    def batch_results(self, batch_id: str, part: int, bucket: int) -> str:
+        """Return the key of a bucket of results of a batch part."""
+        return f"{self.hash_tag}:batch:{batch_id}:{part}:results:{bucket}"
 
     def staged_write(self, batch_id: str) -> str:
         """Return the key of the state of a staged write."""

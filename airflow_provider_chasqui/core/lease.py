@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
@@ -22,6 +23,7 @@ from airflow_provider_chasqui.core.errors import (
     SequenceConflict,
     TailMoved,
 )
+from airflow_provider_chasqui.core.fork import fork_state
 from airflow_provider_chasqui.core.job import Job
 
 LeaseMode = Literal["shared", "exclusive"]
@@ -156,11 +158,36 @@ class LeaseConfig:
         )
 
 
+class ConsumerSession:
+    """Identity of one consumer instance: a process that restarts under the same name is another.
+
+    An ordered queue is leased to one session at a time. A forked child has its own session.
+    """
+
+    __slots__ = ("_generation", "_id")
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Continue as another session, which does not hold the leases of this one."""
+        self._generation = fork_state.generation
+        self._id = uuid.uuid4().hex[:16]
+
+    @property
+    def id(self) -> str:
+        """The id of the session."""
+        if self._generation != fork_state.generation:
+            self.renew()
+        return self._id
+
+
 class LeaseHandle(NamedTuple):
     """The content of a lease token: all that is needed to end a lease from any process.
 
     `entry_deliveries` counts the deliveries of this stream entry, `deliveries` those of the job
-    including earlier attempts. `fencing_token` is 0 in shared mode.
+    including earlier attempts. `fencing_token` is 0 in shared mode. `created_at_ms` is 0 if it is
+    not known.
     """
 
     queue_name: str
@@ -171,6 +198,7 @@ class LeaseHandle(NamedTuple):
     job_id: str
     job_name: str
     deliveries: int
+    created_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +376,8 @@ def lease_error(error_text: str) -> ChasquiError:
             )
         case "too_large":
             return InvalidArgument(
-                f"the queue has {detail} entries, more than limit=; raise limit=, or use a dump of "
-                "the Redis server"
+                f"the queue has {detail}, more than the limit of a snapshot; raise limit= or "
+                "max_bytes=, or use a dump of the Redis server"
             )
     return LeaseError(f"the queue changed during the restore ({error_text}); restore it again")
 

@@ -5,24 +5,25 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_provider_chasqui.core.codec import encode_job, encode_job_name
 from airflow_provider_chasqui.core.command import Command, CommandFlow
-from airflow_provider_chasqui.core.commands import delayed
+from airflow_provider_chasqui.core.commands import consumer_group, delayed
 from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands import leases as lease_commands
 from airflow_provider_chasqui.core.commands.consumer_group import NewDeadLetter, parse_entry
+from airflow_provider_chasqui.core.commands.idempotency import new_token
 from airflow_provider_chasqui.core.commands.leases import LeaseReply
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import (
     ChasquiError,
+    ConnectionFailed,
     InvalidArgument,
     LeaseLost,
     TooManyInFlight,
@@ -34,12 +35,14 @@ from airflow_provider_chasqui.core.job import InvalidEntry, Job, NewJob, StreamE
 from airflow_provider_chasqui.core.job_encoder import build_envelope, check_job_id, to_epoch_ms
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import (
+    ConsumerSession,
     Lease,
     LeaseConfig,
     LeaseHandle,
     encode_token,
     resolve_handle,
 )
+from airflow_provider_chasqui.core.server_clock import ServerClock
 from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.core.validation import require_int
 
@@ -50,9 +53,25 @@ MAX_MESSAGES_PER_LEASE = 10_000
 # A nack by another process does not wake a waiting consumer, so it polls at this interval.
 _POLL_INTERVAL_MS = 500
 _PROMOTE_LIMIT = 1000
+# A consumer without pending entries is removed after this idle time, as workers do. Seconds between
+# two removals.
+_CONSUMER_IDLE_TTL_MS = 10 * 60 * 1000
+_REMOVAL_INTERVAL = 60.0
+# Seconds after which an acquire call without a reply is not repeated. A repetition is retried for
+# at most a minute, so it arrives before the server forgets the call (ACQUIRE_TTL_MS).
+_MAX_UNANSWERED_AGE = 200.0
 _NO_SIZE_LIMIT = 2**62
 # The owner of nacked entries in shared mode; see lua/lease_nack.lua.
 _NACKED_CONSUMER = "-nacked"
+
+
+@dataclass(frozen=True, slots=True)
+class _AcquireCall:
+    """An acquire call: its token, the duration of its leases and its start (s)."""
+
+    token: str
+    ttl_ms: int
+    started_at: float
 
 
 class LeaseFlows:
@@ -62,16 +81,33 @@ class LeaseFlows:
     :param config: the configuration of the leases.
     :param queue_config: the configuration of the queue.
     :param clock: returns the current time in ms.
+    :param timer: returns the seconds of a clock that is never adjusted, for waits.
     """
 
     def __init__(
-        self, keys: Keys, config: LeaseConfig, queue_config: QueueConfig, clock: Callable[[], int]
+        self,
+        keys: Keys,
+        config: LeaseConfig,
+        queue_config: QueueConfig,
+        clock: Callable[[], int],
+        timer: Callable[[], float],
     ):
         self.keys = keys
         self.config = config
         self.queue_config = queue_config
         self.clock = clock
+        self.timer = timer
+        self.session = ConsumerSession()
+        renewal_time = config.visibility_timeout if config.exclusive else config.claim_after
+        self._server_clock = ServerClock(timer, to_ms(renewal_time))
+        self._next_removal = float("-inf")
         self._ulid_generator = UlidGenerator()
+        # Whether delayed jobs are due. It is unknown before the first call.
+        self._delayed_due = True
+        # By session and consumer. A call that failed or was cancelled may have leased entries
+        # that no caller received; the next call asks for them with the same token.
+        self._unanswered: dict[tuple[str, str], list[_AcquireCall]] = {}
+        self._surplus: dict[tuple[str, str], list[Lease]] = {}
 
     def produce(
         self,
@@ -109,13 +145,12 @@ class LeaseFlows:
             check_job_id(job_id)
             envelope = build_envelope(job_id, job.payload, self.queue_config, now_ms, job.retry)
             seq = "" if client_seq is None else str(client_seq + index)
-            encoded.append((seq, envelope, encode_job_name(job.job_name)))
+            encoded.append((seq, envelope, encode_job_name(job.job_name), job.job_id))
         if not encoded:
             return []
         ids: list[str | None] = yield lease_commands.produce(
             self.keys,
             encoded,
-            token=uuid.uuid4().hex,
             client=client_id or "",
             expected_last_id=expected_last or "",
             strict=strict_seq,
@@ -129,6 +164,7 @@ class LeaseFlows:
         max_messages: int,
         wait: timedelta | None,
         visibility_timeout: timedelta | None,
+        session: ConsumerSession | None = None,
     ) -> CommandFlow[list[Lease]]:
         """Lease jobs. Entries that are invalid or used up are moved to the DLQ.
 
@@ -136,6 +172,7 @@ class LeaseFlows:
         :param max_messages: the maximum number of leases, from 1 to 10000.
         :param wait: how long to wait for the first job; None to return at once.
         :param visibility_timeout: the duration of the leases. Default: that of the configuration.
+        :param session: the session of the consumer. Default: that of this queue object.
         :return: the leases; empty if no job became available.
         :raises InvalidArgument: if an argument is not allowed.
         :raises TooManyInFlight: if `max_in_flight` is reached.
@@ -147,32 +184,142 @@ class LeaseFlows:
             )
         require_int("max_messages", max_messages, 1, MAX_MESSAGES_PER_LEASE)
         ttl_ms = self._lease_ttl_ms(visibility_timeout)
-        wait_until_ms = self.clock() + (to_ms(wait) or 0)
+        session = session or self.session
+        wait_until = self.timer() + (to_ms(wait) or 0) / 1000
+        yield from self._remove_idle_consumers()
+        if self._delayed_due:
+            yield from self._promote()
         while True:
-            reply: LeaseReply = yield lease_commands.acquire(
-                self.keys,
-                self.config,
-                consumer,
-                max_messages,
-                ttl_ms,
-                self.queue_config.max_payload_bytes,
-            )
-            if reply.delayed_due_ms and reply.delayed_due_ms <= reply.now_ms:
-                promoted = yield delayed.promote(self.keys, _PROMOTE_LIMIT)
-                if not reply.entries and promoted.moved:
-                    continue
-            leases = yield from self._build_leases(reply, consumer, ttl_ms)
+            yield from self._repeat_unanswered(consumer, max_messages, session)
+            if leases := (yield from self._take_surplus(consumer, max_messages, session, ttl_ms)):
+                return leases
+            call = _AcquireCall(new_token(), ttl_ms, self.timer())
+            reply, leases = yield from self._acquire(consumer, max_messages, session, call)
+            self._server_clock.observe(reply.now_ms, call.started_at)
             if leases:
                 return leases
             if reply.entries:
                 continue  # all entries were moved to the DLQ
-            remaining_ms = wait_until_ms - self.clock()
+            if self._delayed_due and (yield from self._promote()):
+                continue
+            remaining_ms = int((wait_until - self.timer()) * 1000)
             if remaining_ms <= 0:
                 self._raise_if_limited(reply)
                 return []
             yield lease_commands.wait_for_entry(
                 self.keys, reply.last_entry_id, self._wait_ms(reply, remaining_ms)
             )
+
+    def _remove_idle_consumers(self) -> CommandFlow[None]:
+        """Remove consumers without pending entries, because a queue may have no workers that do.
+
+        This happens in the first call, because many programs use a queue object only once, and
+        then at intervals.
+        """
+        if self.timer() < self._next_removal:
+            return
+        self._next_removal = self.timer() + _REMOVAL_INTERVAL
+        try:
+            yield consumer_group.remove_idle_consumers(
+                self.keys, self.config.group, _CONSUMER_IDLE_TTL_MS
+            )
+        except ConnectionFailed:
+            raise
+        except ChasquiError:
+            pass  # a user without this permission can lease jobs
+
+    def _promote(self) -> CommandFlow[bool]:
+        """Move due delayed jobs to the stream; return whether there were any.
+
+        This happens before the acquire call, so that its failure does not lose the leases.
+        """
+        self._delayed_due = False
+        promoted = yield from delayed.promote_and_delete_index(self.keys, _PROMOTE_LIMIT)
+        return bool(promoted.moved)
+
+    def _repeat_unanswered(
+        self, consumer: str, max_messages: int, session: ConsumerSession
+    ) -> CommandFlow[None]:
+        """Repeat the calls of the consumer that returned nothing, and keep their leases as surplus.
+
+        A repeated call returns all entries of the first one that are still leased. If the call is
+        too old for the server to remember it, the consumer continues as a new session.
+        """
+        while calls := self._unanswered.get((session.id, consumer)):
+            if self.timer() - calls[0].started_at > _MAX_UNANSWERED_AGE:
+                del self._unanswered[session.id, consumer]
+                session.renew()
+                return
+            _, leases = yield from self._acquire(consumer, max_messages, session, calls.pop(0))
+            self.keep_surplus(session, consumer, leases)
+
+    def _acquire(
+        self, consumer: str, max_messages: int, session: ConsumerSession, call: _AcquireCall
+    ) -> CommandFlow[tuple[LeaseReply, list[Lease]]]:
+        """Lease entries; return the reply and the leases.
+
+        If this fails or is cancelled, the next call of the consumer repeats it.
+        """
+        key, returned = (session.id, consumer), False
+        try:
+            reply: LeaseReply = yield lease_commands.acquire(
+                self.keys,
+                self.config,
+                consumer,
+                max_messages,
+                call.ttl_ms,
+                self.queue_config.max_payload_bytes,
+                session=session.id,
+                token=call.token,
+                claim_until_ms=self._server_clock.claim_until_ms(),
+            )
+            self._delayed_due = 0 < reply.delayed_due_ms <= reply.now_ms
+            leases = yield from self._build_leases(reply, consumer, call.ttl_ms)
+            returned = True
+        finally:
+            if not returned:
+                self._unanswered.setdefault(key, []).insert(0, call)
+        return reply, leases
+
+    def _take_surplus(
+        self, consumer: str, max_messages: int, session: ConsumerSession, ttl_ms: int
+    ) -> CommandFlow[list[Lease]]:
+        """Return leases of earlier calls that no caller has received, if they are still valid.
+
+        They are extended, because they may have expired. The server knows which of them have ended
+        meanwhile: in an ordered queue a nack of an earlier entry releases all later ones.
+        """
+        leases = self._surplus.pop((session.id, consumer), [])
+        if not leases:
+            return []
+        taken: list[Lease] = []
+        try:
+            deadline_ms, flags = yield lease_commands.extend(
+                self.keys, self.config, [lease.handle for lease in leases], ttl_ms
+            )
+            leases = [
+                replace(lease, deadline_ms=deadline_ms)
+                for lease, valid in zip(leases, flags, strict=True)
+                if valid
+            ]
+            taken = leases[:max_messages]
+        finally:
+            self.keep_surplus(session, consumer, leases[len(taken) :])
+        return taken
+
+    def keep_surplus(
+        self, session: ConsumerSession, consumer: str, leases: Sequence[Lease]
+    ) -> None:
+        """Return leases again in the next calls of `lease`, because no caller has received them.
+
+        :param session: the session of the consumer.
+        :param consumer: the name of the consumer.
+        :param leases: the leases.
+        """
+        if leases:
+            surplus = [*self._surplus.pop((session.id, consumer), []), *leases]
+            surplus.sort(key=lambda lease: StreamId.parse(lease.entry_id))
+            self._surplus[session.id, consumer] = surplus
 
     def _lease_ttl_ms(self, visibility_timeout: timedelta | None) -> int:
         return self.config.check_visibility_timeout(
@@ -245,10 +392,15 @@ class LeaseFlows:
     def _exceeds_max_deliveries(self, entry: StreamEntry, handle: LeaseHandle) -> bool:
         if self.config.on_max_deliveries != "dead_letter":
             return False  # the script has already blocked the entry
-        policy = entry.job.retry
-        max_attempts = None if self.config.exclusive or policy is None else policy.max_attempts
-        limit = self.config.max_deliveries if max_attempts is None else max_attempts
-        return handle.deliveries > limit
+        return handle.deliveries > self._max_deliveries(entry.job)
+
+    def _max_deliveries(self, job: Job) -> int:
+        max_attempts = None if self.config.exclusive or not job.retry else job.retry.max_attempts
+        return self.config.max_deliveries if max_attempts is None else max_attempts
+
+    def _dead_letter_reason(self, job: Job, deliveries: int) -> str:
+        exhausted = deliveries >= self._max_deliveries(job)
+        return "retries_exhausted" if exhausted else "unrecoverable"
 
     def _new_dead_letter(
         self, job: Job, entry_id: str, attempts: int, error: str | None, reason: str = ""
@@ -262,6 +414,7 @@ class LeaseFlows:
             attempts=attempts,
             failed_at_ms=self.clock(),
             job_id=job.id,
+            created_at_ms=job.created_at_ms,
         )
 
     def ack(self, leases_or_tokens: Sequence[LeaseOrToken]) -> CommandFlow[None]:
@@ -366,15 +519,16 @@ class LeaseFlows:
         ]
 
     def dead_letter(
-        self, leases_or_tokens: Sequence[LeaseOrToken], error: str | None
+        self, leases_or_tokens: Sequence[LeaseOrToken], error: str | None, reason: str
     ) -> CommandFlow[None]:
         """Move leased jobs to the DLQ and emit `dlq` events.
 
         :param leases_or_tokens: leases or their tokens.
         :param error: the error text of the dead letters.
+        :param reason: the reason of the dead letters.
         :raises LeaseLost: if a lease is not valid any more; the others are moved.
         """
-        handles, reason = self._handles(leases_or_tokens), "unrecoverable"
+        handles = self._handles(leases_or_tokens)
         flags = yield from self._apply_dead_letters(
             lease_commands.move_to_dlq, leases_or_tokens, handles, reason, error
         )
@@ -444,7 +598,10 @@ class LeaseFlows:
             job = yield from self._load_job(entry_id)
             if job is None:
                 return False
-            dead_letter = self._new_dead_letter(job, entry_id, 0, None)
+            deliveries = yield lease_commands.blocked_deliveries(self.keys, entry_id)
+            dead_letter = self._new_dead_letter(
+                job, entry_id, deliveries, None, self._dead_letter_reason(job, deliveries)
+            )
             command = lease_commands.move_blocked_to_dlq(
                 self.keys, self.config, entry_id, dead_letter
             )
@@ -452,7 +609,9 @@ class LeaseFlows:
         entry = yield lease_commands.get_set_aside(self.keys, entry_id)
         if not entry or entry.job is None:
             return False
-        dead_letter = self._new_dead_letter(entry.job, entry.source_id, entry.attempts or 0, None)
+        attempts = entry.attempts or 0
+        reason = self._dead_letter_reason(entry.job, attempts)
+        dead_letter = self._new_dead_letter(entry.job, entry.source_id, attempts, None, reason)
         return bool((yield lease_commands.restore_set_aside(self.keys, entry, dead_letter)))
 
     def trim(self, keep_from: str | datetime) -> CommandFlow[int]:

@@ -11,6 +11,14 @@ from airflow_provider_chasqui.core.validation import require_duration
 class Unrecoverable(Exception):
     """Error that a handler raises to skip all retries and move the job to the DLQ at once."""
 
+    dead_reason = "unrecoverable"
+
+
+class InvalidPayloadError(Unrecoverable):
+    """Error of a job whose payload does not have the types that its declaration requires."""
+
+    dead_reason = "invalid_payload"
+
 
 @dataclass(frozen=True, slots=True)
 class Snooze:

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_chasqui.core.command import Command, as_int, script_command
+from airflow_provider_chasqui.core.commands.idempotency import (
+    IDEMPOTENCY_TTL_MS,
+    marker_of_new_call,
+)
 from airflow_provider_chasqui.core.errors import InvalidArgument, InvalidLeaseConfig
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.lease import Lease, LeaseHandle
@@ -85,8 +89,9 @@ def heartbeat(
     :param partition_count: the number of partitions; all clients must use the same.
     :param released: partitions that the consumer has drained and releases.
     """
-    args: list[Arg] = [consumer, session_timeout_ms, partition_count, *released]
-    return script_command("partition_heartbeat", _parse_assignment, _membership_keys(keys), args)
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, consumer, session_timeout_ms, partition_count, *released]
+    names = [marker_of_new_call(keys), *_membership_keys(keys)]
+    return script_command("partition_heartbeat", _parse_assignment, names, args)
 
 
 def leave_group(keys: Keys, consumer: str) -> Command[int]:
@@ -95,7 +100,8 @@ def leave_group(keys: Keys, consumer: str) -> Command[int]:
     :param keys: the keys of the partitioned queue.
     :param consumer: the name of the consumer.
     """
-    return script_command("partition_leave", as_int, _membership_keys(keys)[:2], [consumer])
+    names = [marker_of_new_call(keys), *_membership_keys(keys)[:2]]
+    return script_command("partition_leave", as_int, names, [IDEMPOTENCY_TTL_MS, consumer])
 
 
 @dataclass(slots=True)
@@ -110,17 +116,17 @@ class PartitionTracker:
 
     session_timeout_ms: int
     assignment: Assignment = field(default_factory=lambda: Assignment((), (), ()))
-    last_heartbeat_ms: int = 0
+    last_heartbeat_ms: float = float("-inf")
     _lease_deadlines: dict[int, dict[str, int]] = field(default_factory=dict)
     _rotation: int = 0
 
     def update(self, assignment: Assignment, now_ms: int) -> None:
-        """Store the reply to a heartbeat that was sent at `now_ms`."""
+        """Store the reply to a heartbeat that was sent at `now_ms` of a monotonic clock."""
         self.assignment = assignment
         self.last_heartbeat_ms = now_ms
 
     def is_expired(self, now_ms: int) -> bool:
-        """Return whether other consumers may own the partitions now.
+        """Return whether other consumers may own the partitions now, by the same clock.
 
         The consumer must then send a heartbeat before it leases anything.
         """
@@ -140,9 +146,13 @@ class PartitionTracker:
         return [*active[first:], *active[:first]]
 
     def add_leases(self, partition: int, leases: Sequence[Lease]) -> None:
-        """Record leases of a partition, or their new deadlines."""
+        """Record leases of a partition."""
         deadlines = self._lease_deadlines.setdefault(partition, {})
         deadlines.update((lease.entry_id, lease.deadline_ms) for lease in leases)
+
+    def set_deadline(self, partition: int, handle: LeaseHandle, deadline_ms: int) -> None:
+        """Record the new deadline of a lease."""
+        self._lease_deadlines.setdefault(partition, {})[handle.entry_id] = deadline_ms
 
     def remove_lease(self, partition: int, handle: LeaseHandle) -> None:
         """Forget a lease that has ended."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
@@ -16,20 +16,32 @@ from airflow_provider_chasqui.core.batch import (
     Batch,
     BatchPosition,
     BatchProgress,
+    EncodedChunk,
     check_batch_id,
 )
+from airflow_provider_chasqui.core.chunk_reader import encode_chunks
 from airflow_provider_chasqui.core.codec import encode_job_name, encode_text
 from airflow_provider_chasqui.core.command import CommandFlow
-from airflow_provider_chasqui.core.commands import batches, delayed, enqueue, inspect, wait
+from airflow_provider_chasqui.core.commands import (
+    batches,
+    cancellation,
+    delayed,
+    enqueue,
+    flow_control,
+    inspect,
+    results,
+    wait,
+)
 from airflow_provider_chasqui.core.commands import dead_letters as dead_letter_commands
-from airflow_provider_chasqui.core.commands.batches import PartOptions
+from airflow_provider_chasqui.core.commands.batches import CancelBatchResult, PartOptions
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter, DeadLetterReport
 from airflow_provider_chasqui.core.commands.enqueue import ReplicationWaiter
 from airflow_provider_chasqui.core.commands.inspect import JobStatus
+from airflow_provider_chasqui.core.commands.results import BatchResultReader
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.cron import Cron, Every, Schedule
-from airflow_provider_chasqui.core.durations import to_ms
-from airflow_provider_chasqui.core.errors import BatchNotFound, InvalidArgument
+from airflow_provider_chasqui.core.durations import format_duration, to_ms
+from airflow_provider_chasqui.core.errors import BatchNotFound, InvalidArgument, RateLimitTimeout
 from airflow_provider_chasqui.core.ids import ProducerSession, UlidGenerator
 from airflow_provider_chasqui.core.job import DeadLetter, EnqueueResult, EnqueueResults, NewJob
 from airflow_provider_chasqui.core.job_encoder import (
@@ -41,9 +53,10 @@ from airflow_provider_chasqui.core.job_encoder import (
 )
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.payload import encode_payload
+from airflow_provider_chasqui.core.rate_limit import RateLimits, parse_rate_limits
 from airflow_provider_chasqui.core.repeat import MisfirePolicy, Repeat
 from airflow_provider_chasqui.core.retry import RetryPolicy
-from airflow_provider_chasqui.core.validation import require_int
+from airflow_provider_chasqui.core.validation import require_duration, require_int
 
 CancelResult = Literal["cancelled", "requested"]
 
@@ -80,6 +93,8 @@ class BatchOptions(TypedDict, total=False):
     :param retry: the retry policy of the jobs.
     :param source: who enqueued the batch, for the UI.
     :param ttl: how long the state of the batch is stored. Default: 30 days.
+    :param owner: who may cancel the batch with `cancel_batch(owner=)`. It is stored when the batch
+        is created; `Queue.attach_batch` changes it.
     """
 
     job_name: str
@@ -88,6 +103,7 @@ class BatchOptions(TypedDict, total=False):
     retry: RetryPolicy
     source: str
     ttl: timedelta
+    owner: str
 
 
 class QueueFlows:
@@ -136,16 +152,31 @@ class QueueFlows:
             return (yield from enqueue.add_many(self.keys, encoded_jobs, self.config, call, now_ms))
 
     def add_batch(
-        self, payloads: Iterable[Any], batch_id: str | None, options: BatchOptions
+        self,
+        payloads: Iterable[Any],
+        keys: Iterable[Any] | None,
+        batch_id: str | None,
+        options: BatchOptions,
     ) -> CommandFlow[Batch]:
         """Enqueue a batch of one part."""
-        if batch_id is None:
-            batch_id = self._ulid_generator.next(self.clock())
-        check_batch_id(batch_id)
+        batch_id = self._batch_id(batch_id)
+        chunks = encode_chunks(payloads, keys, BatchPosition(batch_id, 0, 0))
+        return (yield from self.add_encoded_batch(chunks, batch_id, options))
+
+    def add_encoded_batch(
+        self, chunks: Iterable[EncodedChunk], batch_id: str | None, options: BatchOptions
+    ) -> CommandFlow[Batch]:
+        """Enqueue a batch of one part whose payloads are encoded."""
+        batch_id = self._batch_id(batch_id)
         part_options = self._part_options(options)
         now_ms = self.clock()
         return (
-            yield from batches.add(self.keys, batch_id, payloads, part_options, self.config, now_ms)
+            yield from batches.add(self.keys, batch_id, chunks, part_options, self.config, now_ms)
+        )
+
+    def _batch_id(self, batch_id: str | None) -> str:
+        return check_batch_id(
+            self._ulid_generator.next(self.clock()) if batch_id is None else batch_id
         )
 
     def add_part(
@@ -153,6 +184,7 @@ class QueueFlows:
         batch_id: str,
         part: int,
         payloads: Iterable[Any],
+        keys: Iterable[Any] | None,
         first_index: int,
         options: BatchOptions,
     ) -> CommandFlow[int]:
@@ -162,9 +194,10 @@ class QueueFlows:
         position = BatchPosition(check_batch_id(batch_id), part, first_index)
         part_options = self._part_options(options)
         now_ms = self.clock()
+        chunks = encode_chunks(payloads, keys, position)
         return (
             yield from batches.add_part(
-                self.keys, position, payloads, part_options, self.config, now_ms
+                self.keys, position, chunks, part_options, self.config, now_ms
             )
         )
 
@@ -196,8 +229,10 @@ class QueueFlows:
         check_retry(options.get("retry"))
         source = options.get("source", "")
         encode_text(source, "a batch's source")
+        owner = options.get("owner", "")
+        encode_text(owner, "a batch's owner")
         return PartOptions(
-            options.get("job_name", ""), options.get("retry"), run_at_ms, source, ttl_ms
+            options.get("job_name", ""), options.get("retry"), run_at_ms, source, ttl_ms, owner
         )
 
     def batch(self, batch_id: str) -> CommandFlow[BatchProgress]:
@@ -207,21 +242,48 @@ class QueueFlows:
             raise BatchNotFound(f"batch {batch_id!r} does not exist or has expired")
         return progress
 
+    def attach_batch(self, batch_id: str, owner: str) -> CommandFlow[BatchProgress | None]:
+        """Store the owner of a batch and return its progress, or None if it does not exist."""
+        encode_text(owner, "a batch's owner")
+        return (yield from batches.attach(self.keys, check_batch_id(batch_id), owner))
+
+    def cancel_batch(self, batch_id: str, owner: str | None) -> CommandFlow[CancelBatchResult]:
+        """Cancel a batch, or raise BatchNotFound."""
+        if owner is not None:
+            encode_text(owner, "a batch's owner")
+        token = self._ulid_generator.next(self.clock())
+        result = yield from batches.cancel(self.keys, check_batch_id(batch_id), owner, token)
+        if result is None:
+            raise BatchNotFound(f"batch {batch_id!r} does not exist or has expired")
+        return result
+
     def failed_jobs(self, batch_id: str, limit: int) -> CommandFlow[list[str]]:
         """Return the ids of the dead jobs of a batch."""
         require_int("limit", limit, 0)
         progress = yield from self.batch(batch_id)
         return (yield from batches.dead_job_ids(self.keys, batch_id, progress.parts, limit))
 
-    def wait_batch(self, batch_id: str, timeout: timedelta) -> CommandFlow[BatchProgress]:
+    def wait_batch(
+        self,
+        batch_id: str,
+        timeout: timedelta,
+        monotonic_clock: Callable[[], float],
+        on_progress: Callable[[BatchProgress], None] | None,
+    ) -> CommandFlow[BatchProgress]:
         """Wait until every job of a batch is done or dead."""
         timeout_ms = to_ms(timeout) or 0
-        return wait.wait_for_batch(self.keys, check_batch_id(batch_id), timeout_ms, self.clock)
+        return wait.wait_for_batch(
+            self.keys, check_batch_id(batch_id), timeout_ms, monotonic_clock, on_progress
+        )
 
-    def wait(self, job_id: str, timeout: timedelta) -> CommandFlow[Any]:
+    def wait(
+        self, job_id: str, timeout: timedelta, monotonic_clock: Callable[[], float]
+    ) -> CommandFlow[Any]:
         """Wait until a job is done and return its result."""
         timeout_ms = to_ms(timeout) or 0
-        return wait.wait_for_job(self.keys, job_id, self.config.group, timeout_ms, self.clock)
+        return wait.wait_for_job(
+            self.keys, job_id, self.config.group, timeout_ms, monotonic_clock, self.clock
+        )
 
     def get_status(self, job_id: str) -> CommandFlow[JobStatus]:
         """Return the state of a job."""
@@ -229,25 +291,22 @@ class QueueFlows:
 
     def result(self, job_id: str, default: Any) -> CommandFlow[Any]:
         """Return the stored result of a job, or the default."""
-        exists, result = yield inspect.get_result(self.keys, job_id)
+        exists, result = yield from results.get_result(self.keys, job_id)
         return result if exists else default
 
     def results(self, job_ids: Iterable[str]) -> CommandFlow[dict[str, Any]]:
         """Return the stored results of jobs by job id."""
-        job_ids = list(job_ids)
-        replies = yield [inspect.get_result(self.keys, job_id) for job_id in job_ids]
-        return {
-            job_id: result
-            for job_id, (exists, result) in zip(job_ids, replies, strict=True)
-            if exists
-        }
+        return results.get_results(self.keys, job_ids)
+
+    def batch_result_reader(self, batch_id: str, page_size: int) -> BatchResultReader:
+        """Return a reader of the results of a batch."""
+        require_int("page_size", page_size, 1)
+        return BatchResultReader(self.keys, check_batch_id(batch_id), page_size)
 
     def cancel(self, job_id: str) -> CommandFlow[CancelResult]:
         """Cancel a delayed job, or request that workers drop or interrupt the job."""
-        if (yield from delayed.cancel(self.keys, job_id)):
-            return "cancelled"
-        yield from delayed.request_cancel(self.keys, job_id, self.clock())
-        return "requested"
+        removed = yield from cancellation.cancel(self.keys, job_id)
+        return "cancelled" if removed else "requested"
 
     def reschedule(
         self, job_id: str, delay: timedelta | None, run_at: datetime | None
@@ -258,6 +317,56 @@ class QueueFlows:
         now_ms = self.clock()
         run_at_ms = resolve_run_at_ms(delay, run_at, self.config, now_ms) or now_ms
         return (yield from delayed.reschedule(self.keys, job_id, run_at_ms, now_ms))
+
+    def pause(self, job_name: str | None) -> CommandFlow[None]:
+        """Pause the queue or a job name."""
+        if job_name is not None:
+            encode_job_name(job_name)
+        yield flow_control.pause(self.keys, job_name)
+
+    def resume(self, job_name: str | None) -> CommandFlow[None]:
+        """Resume the queue or a job name."""
+        if job_name is not None:
+            encode_job_name(job_name)
+        yield from flow_control.resume(self.keys, job_name)
+
+    def rate_limit(
+        self, name: str, rates: RateLimits, weight: int | Sequence[int], timeout: timedelta | None
+    ) -> CommandFlow[int]:
+        """Reserve the next time that a rate limit allows; return the wait in microseconds."""
+        parsed_rates = parse_rate_limits(rates)
+        weights = [weight] * len(parsed_rates) if isinstance(weight, int) else list(weight)
+        if len(weights) != len(parsed_rates):
+            raise InvalidArgument(
+                f"weight= must be one integer or one per rate: {len(parsed_rates)} rates, "
+                f"{len(weights)} weights"
+            )
+        for rate, rate_weight in zip(parsed_rates, weights, strict=True):
+            require_int("weight", rate_weight, 1, rate.limit)
+        if timeout is not None:
+            require_duration("timeout", timeout, timedelta(0))
+        key = self._rate_limit_key(name)
+        reserved = yield flow_control.take_rate_limit(
+            key, parsed_rates, weights, max_wait_ms=to_ms(timeout)
+        )
+        if not reserved.waits_us:
+            raise RateLimitTimeout(
+                f"the rate limit {name!r} allows the next call in "
+                f"{format_duration(reserved.next_wait_us / 1000)}, which is later than "
+                f"timeout={timeout}; nothing was reserved",
+                queue_name=self.keys.queue_name,
+            )
+        return int(reserved.waits_us[0])
+
+    def pause_rate_limit(self, name: str, duration: timedelta) -> CommandFlow[None]:
+        """Allow no call of a rate limit for some time."""
+        require_duration("duration", duration, timedelta(0))
+        yield flow_control.pause_rate_limit(self._rate_limit_key(name), to_ms(duration))
+
+    def _rate_limit_key(self, name: str) -> str:
+        if not encode_text(name, "the name of a rate limit").strip():
+            raise InvalidArgument(f"the name of a rate limit must not be blank, not {name!r}")
+        return self.keys.rate_limit(name)
 
     def dead_letters(
         self, limit: int, after: str | None, newest_first: bool, filters: DeadLetterQuery
@@ -305,12 +414,17 @@ class QueueFlows:
     ) -> CommandFlow[str]:
         """Create or replace a repeat and return its key."""
         encode_job_name(job_name)
+        if limit is not None:
+            require_int("limit", limit, 1)
         if not isinstance(schedule, Every | Cron):
             raise InvalidArgument(f"schedule must be Every(...) or Cron(...), not {schedule!r}")
         if not isinstance(misfire, MisfirePolicy):
             raise InvalidArgument(
                 f"misfire= must be SKIP, FIRE_ONCE or fire_all(...), not {misfire!r}"
             )
+        if limit is not None:
+            # ChasquiMQ reads a limit of 0 as "no limit".
+            require_int("limit", limit, 1)
         if key is None:
             key = schedule.default_key(job_name)
         if not encode_text(key, "a repeat's key").strip():
@@ -328,7 +442,9 @@ class QueueFlows:
             None if end is None else to_epoch_ms(end),
             misfire,
         )
-        yield delayed.upsert_repeat(self.keys, repeat, now_ms)
+        repeat.first_fire(now_ms)  # validates the end
+        stored_spec = yield delayed.get_repeat_spec(self.keys, repeat.key)
+        yield delayed.upsert_repeat(self.keys, repeat, now_ms, stored_spec)
         return repeat.key
 
 

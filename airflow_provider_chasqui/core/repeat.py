@@ -140,8 +140,36 @@ def _next_fire_or_zero(schedule: Schedule, scheduled_ms: int, now_ms: int) -> in
         return 0
 
 
-def encode_repeat(repeat: Repeat) -> bytes:
-    """Return the `spec` field. The payload is encoded twice, as ChasquiMQ's clients do."""
+_KNOWN_ELEMENTS = 9
+
+
+def unknown_elements(raw: bytes) -> tuple[bytes, ...]:
+    """Return the encoded elements of a `spec` field after those that this version knows.
+
+    :param raw: the field; anything that is not a longer array has no such elements.
+    """
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=max(1, len(raw)))
+    unpacker.feed(raw)
+    elements = []
+    try:
+        count = unpacker.read_array_header()
+        for _ in range(min(count, _KNOWN_ELEMENTS)):
+            unpacker.skip()
+        for _ in range(count - _KNOWN_ELEMENTS):
+            start = unpacker.tell()
+            unpacker.skip()
+            elements.append(raw[start : unpacker.tell()])
+    except Exception:
+        return ()
+    return tuple(elements)
+
+
+def encode_repeat(repeat: Repeat, unknown: tuple[bytes, ...] = ()) -> bytes:
+    """Return the `spec` field. The payload is encoded twice, as ChasquiMQ's clients do.
+
+    :param repeat: the repeatable job.
+    :param unknown: encoded elements to append, see `unknown_elements`.
+    """
     schedule = repeat.schedule
     pattern: dict[str, list[Any]] = (
         {"Every": [schedule.interval_ms]}
@@ -162,7 +190,10 @@ def encode_repeat(repeat: Repeat) -> bytes:
         fields.append("FireOnce")
     elif repeat.misfire.kind == "fire-all":
         fields.append({"FireAll": [repeat.misfire.max_catchup]})
-    return msgpack.packb(fields)  # type: ignore[no-any-return]
+    elif unknown:
+        fields.append("Skip")
+    header = msgpack.Packer().pack_array_header(len(fields) + len(unknown))
+    return b"".join([header, *map(msgpack.packb, fields), *unknown])
 
 
 _SPEC_FIELDS = (
@@ -180,6 +211,9 @@ _SPEC_FIELDS = (
 def decode_repeat(raw: bytes) -> Repeat:
     """Return the repeatable job in a `spec` field.
 
+    Elements after the ninth and unknown misfire policies are those of a newer version of
+    ChasquiMQ. They are ignored, so that the job fires by what is understood.
+
     :raises DecodeError: if it cannot be decoded.
     """
     try:
@@ -189,15 +223,15 @@ def decode_repeat(raw: bytes) -> Repeat:
                 0,
                 value.get("missed_fires", "Skip"),
             ]
-        if not isinstance(value, list) or not 7 <= len(value) <= 9:
-            raise DecodeError("the spec is not an array of seven to nine elements")
+        if not isinstance(value, list) or len(value) < 7:
+            raise DecodeError("the spec is not an array of at least seven elements")
         key, name, pattern, payload, limit, start, end = value[:7]
         if not isinstance(key, str) or not isinstance(name, str):
             raise DecodeError("the key and the name of the spec are not strings")
         body = msgpack.unpackb(payload)
         if not isinstance(body, bytes):
             body = bytes(payload)
-        misfire = _decode_misfire(value[8]) if len(value) == 9 else SKIP
+        misfire = _decode_misfire(value[8]) if len(value) > 8 else SKIP
         return Repeat(key, name, _decode_pattern(pattern), body, limit, start, end, misfire)
     except DecodeError:
         raise
@@ -216,10 +250,8 @@ def _decode_pattern(value: Any) -> Schedule:
 
 def _decode_misfire(value: Any) -> MisfirePolicy:
     match value:
-        case "Skip":
-            return SKIP
         case "FireOnce":
             return FIRE_ONCE
         case {"FireAll": [int(catchup)]}:
             return fire_all(catchup)
-    raise DecodeError("the misfire policy of the spec is not Skip, FireOnce or FireAll")
+    return SKIP

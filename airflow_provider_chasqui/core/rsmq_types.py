@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-import secrets
 import string
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +32,9 @@ _QNAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,160}")
 _MESSAGE_ID_PATTERN = re.compile(r"[a-zA-Z0-9:]{32}")
 _LEADING_INT_PATTERN = re.compile(r"\s*([+-]?[0-9]+)")
 _ALPHABET = string.ascii_letters + string.digits
+# For each random byte a character of the alphabet, and the bytes that have none.
+_BYTE_TO_CHARACTER = (_ALPHABET * 5).encode()[:256]
+_UNUSED_BYTES = bytes(range(256 - 256 % len(_ALPHABET), 256))
 _BASE36 = string.digits + string.ascii_lowercase
 _TIME_CHARS, _RANDOM_CHARS = 10, 22
 
@@ -218,6 +221,14 @@ def parse_js_int(value: Any) -> int | None:
     return None
 
 
+def encode_message(text: str) -> bytes:
+    """Return a message as UTF-8, with U+FFFD for each lone surrogate, as npm rsmq stores it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
 def utf16_length(text: str) -> int:
     """Return the length in UTF-16 code units, as JavaScript counts it. `maxsize` limits this."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
@@ -242,7 +253,12 @@ def check_namespace(namespace: Any, cluster: bool) -> str:
 
 def random_suffix() -> str:
     """Return the 22 random characters of a message id."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_CHARS))
+    suffix = ""
+    while len(suffix) < _RANDOM_CHARS:
+        # Bytes from 248 on are dropped, so that each of the 62 characters is equally likely.
+        kept = os.urandom(2 * _RANDOM_CHARS).translate(_BYTE_TO_CHARACTER, _UNUSED_BYTES)
+        suffix += kept.decode("ascii")
+    return suffix[:_RANDOM_CHARS]
 
 
 def build_message_id(sent_us: int, suffix: str) -> str:

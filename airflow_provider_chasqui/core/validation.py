@@ -48,6 +48,22 @@ def parse_int(name: str, value: Any, minimum: int | None = None, maximum: int | 
     return require_int(name, value, minimum, maximum)
 
 
+def parse_fraction(name: str, value: Any) -> float:
+    """Return a number from 0 to 1 from a number or from decimal text.
+
+    :param name: the name of the argument, for the error message.
+    :param value: a number, or text such as a rendered template.
+    :raises InvalidArgument: if it is neither, or out of bounds.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0.0 <= number <= 1.0:
+        raise InvalidArgument(f"{name} must be a number from 0 to 1, not {value!r}")
+    return number
+
+
 def require_duration(
     name: str, value: Any, minimum: timedelta, maximum: timedelta | None = None
 ) -> timedelta:

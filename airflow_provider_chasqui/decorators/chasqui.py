@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
     DecoratedOperator,
@@ -13,37 +13,49 @@ from airflow.providers.common.compat.sdk import (
     task_decorator_factory,
 )
 
-from airflow_provider_chasqui.core.errors import ChasquiError
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.validation import require_choice
-from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
-from airflow_provider_chasqui.operators._task_identity import derive_id
-from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
+from airflow_provider_chasqui.operators._payloads import check_payloads
+from airflow_provider_chasqui.operators._sources import open_source
+from airflow_provider_chasqui.operators.enqueue import (
+    NOT_GIVEN,
+    PAYLOAD_ARGUMENTS,
+    ChasquiEnqueueOperator,
+    PayloadKind,
+)
+from airflow_provider_chasqui.sources import encode_source
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-Returns = Literal["payload", "payloads", "batch"]
 
 
 class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
     """Operator that calls a function and enqueues the payloads that it returns.
 
-    All other parameters are those of ChasquiEnqueueOperator, except `payload`, `payloads` and
-    `batch`. If an earlier try has enqueued all jobs, the function is not called again.
+    All other parameters are those of ChasquiEnqueueOperator, except `payload`, `payloads`,
+    `batch` and `source`. If an earlier try has enqueued all jobs, the function is not called again.
 
     :param python_callable: the decorated function.
     :param op_args: the positional arguments of the function. (templated)
     :param op_kwargs: the keyword arguments of the function. (templated)
     :param returns: the kind of the function's return value: "payload" (default; one job, the XCom
-        is its id), "payloads" (several jobs, the XCom is the list of their ids) or "batch" (many
-        jobs, the XCom is a handle for ChasquiBatchSensor). The latter two may be generators.
+        is its id), "payloads" (several jobs, whose results are returned in order), "batch" (many
+        jobs) or "source" (anything that `source` of ChasquiEnqueueOperator accepts, such as a
+        table, a path or a generator of tables). The latter three may be generators, which are read
+        as streams; the XCom is a handle for ChasquiBatchSensor.
     """
 
-    template_fields: Sequence[str] = tuple(
-        dict.fromkeys([*DecoratedOperator.template_fields, *ChasquiEnqueueOperator.template_fields])
+    # The payloads are not on a template field: Airflow would store them in its database.
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *(name for name in ChasquiEnqueueOperator.template_fields if name not in PAYLOAD_ARGUMENTS),
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = (
+        DecoratedOperator.template_fields_renderers
     )
     custom_operator_name = "@task.chasqui"
-    overwrite_rtif_after_execution = True
+    # The function might return other payloads now, and may be expensive.
+    _compare_complete = False
 
     def __init__(
         self,
@@ -51,47 +63,35 @@ class ChasquiDecoratedOperator(DecoratedOperator, ChasquiEnqueueOperator):
         python_callable: Callable[..., Any],
         op_args: Any = None,
         op_kwargs: Any = None,
-        returns: Returns = "payload",
+        returns: PayloadKind = "payload",
         **kwargs: Any,
     ) -> None:
+        require_choice("returns", returns, PAYLOAD_ARGUMENTS)
+        self.returns = returns
         super().__init__(
             python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
         )
-        self.returns = returns
 
-    @property
-    def _payload_kind(self) -> str:
-        return require_choice("returns", self.returns, ("payload", "payloads", "batch"))
+    def _select_payload_kind(self, **arguments: Any) -> PayloadKind:
+        given = [name for name, value in arguments.items() if value is not NOT_GIVEN]
+        if given:
+            raise InvalidArgument(
+                f"@task.chasqui has no argument {given[0]}; the function returns the payloads"
+            )
+        return self.returns
 
-    def execute(self, context: Context) -> Any:
-        """Call the function and enqueue the payloads."""
-        enqueued_count = self._previously_enqueued_count(context)
-        if enqueued_count is None:
-            value = self._call_function(context)
-        else:
-            # The function might return other payloads now. The enqueued ones remain valid.
-            value = None if self.returns == "payload" else [None] * enqueued_count
-        setattr(self, self._payload_kind, value)
-        return ChasquiEnqueueOperator.execute(self, context)
-
-    def _call_function(self, context: Context) -> Any:
+    def _payload_rows(self, context: Context) -> Iterable[Any]:
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
         value = self.python_callable(*self.op_args, **kwargs)
-        if self.returns == "payload" or isinstance(value, list):
-            return value
-        return list(value) if hasattr(value, "__next__") else value
+        if self.returns == "source":
+            return encode_source(open_source(value, self.row_options), self.row_options)
+        name = f"the return value of {self.python_callable.__name__}"
+        return [value] if self.returns == "payload" else check_payloads(value, name)
 
-    def _previously_enqueued_count(self, context: Context) -> int | None:
-        """Return the size of the complete batch of an earlier try, or None if there is none."""
-        ti: Any = context["ti"]
-        if self.on_retry == "resubmit" or self.job_id is not None:
-            return None
-        with ChasquiHook(self.chasqui_conn_id) as hook:
-            try:
-                return hook.queue(self.queue_name).batch_progress(derive_id(ti)).total
-            except ChasquiError:
-                return None
+    def execute(self, context: Context) -> Any:
+        """Call the function and enqueue the payloads."""
+        return ChasquiEnqueueOperator.execute(self, context)
 
 
 def chasqui_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

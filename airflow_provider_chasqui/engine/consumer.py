@@ -7,8 +7,9 @@ await Consumer("emails", handle, server="redis://localhost").run()
 
 A job passes these components: `StreamReader` reads its entry and finds the handler, an executor
 (`AsyncExecutor` or `ThreadExecutor`) runs it, `OutcomeHandler` decides what follows, and
-`OutcomeWriter` writes that to the server. `Heartbeat` renews the claims of running jobs. `Promoter`
-and `Scheduler` run in one worker of the queue at a time.
+`OutcomeWriter` writes that to the server. `Heartbeat` renews the claims of running jobs.
+`FlowControl` holds jobs back while the queue or their name is paused. `Promoter` and `Scheduler`
+run in one worker of the queue at a time.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.engine.backoff import log
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
+from airflow_provider_chasqui.engine.context import worker_queue
 from airflow_provider_chasqui.engine.executor import AsyncExecutor
+from airflow_provider_chasqui.engine.flow_control import FlowControl
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.engine.heartbeat import Heartbeat
 from airflow_provider_chasqui.engine.metrics import Metrics
+from airflow_provider_chasqui.engine.outcome_counter import OutcomeCounter
 from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 from airflow_provider_chasqui.engine.outcomes import OutcomeHandler
 from airflow_provider_chasqui.engine.promoter import Promoter
@@ -52,7 +56,7 @@ class Consumer:
     `run` returns after all outcomes are written.
 
     :param queue: the name of a queue, or an open `AsyncQueue`, which the caller closes.
-    :param handler: the handler of all jobs, or `Handlers` by job name.
+    :param handler: a declared job (`@job`), `Handlers` by job name, or a function for all jobs.
     :param config: the settings; None for the defaults.
     :param server: the server's URL or target; unused if `queue` is an `AsyncQueue`.
     :raises InvalidArgument: if the handler is not valid.
@@ -120,10 +124,14 @@ class Consumer:
     async def _run_with_queue(self, queue: AsyncQueue) -> None:
         self._loop = asyncio.get_running_loop()
         handlers = wrap_handlers(self._handlers, queue)
-        runtime = self._runtime = ConsumerRuntime(queue, handlers, self._config)
-        if self._stop_requested:
-            runtime.state.stop()
-        await runtime.run()
+        token = worker_queue.set(queue)  # the runtime runs handlers in copies of this context
+        try:
+            runtime = self._runtime = ConsumerRuntime(queue, handlers, self._config)
+            if self._stop_requested:
+                runtime.state.stop()
+            await runtime.run()
+        finally:
+            worker_queue.reset(token)
 
 
 class ConsumerRuntime:
@@ -139,6 +147,9 @@ class ConsumerRuntime:
         self._outcomes = OutcomeHandler(self.state, self._writer)
         self._async_executor = AsyncExecutor(self.state, self._writer, self._outcomes)
         self._thread_executor = ThreadExecutor(self.state, self._writer, self._outcomes)
+        self._flow_control = FlowControl(
+            self.state, self._async_executor, self._thread_executor, self._writer, self._outcomes
+        )
         # No retries in the client: after a lost connection the reader needs its new client id.
         self._reader_client = queue.new_client(retries=0)
         self._reader = StreamReader(
@@ -148,8 +159,10 @@ class ConsumerRuntime:
             self._thread_executor,
             self._writer,
             self._outcomes,
+            self._flow_control,
             self._reader_client,
         )
+        self._counter = OutcomeCounter(self.state)
         self._leader_services: list[Promoter | Scheduler] = []
         if config.promoter:
             self._leader_services.append(Promoter(self.state, self._writer, config.promoter))
@@ -165,8 +178,16 @@ class ConsumerRuntime:
                     for service in self._leader_services
                 ]
                 writer_task = group.create_task(self._writer.run(), name="chasqui-outcome-writer")
-                heartbeat = Heartbeat(self.state, self._requeue_unstarted)
+                heartbeat = Heartbeat(
+                    self.state,
+                    self._requeue_unstarted,
+                    self._on_heartbeat,
+                    self._apply_flow_control,
+                )
                 heartbeat_task = group.create_task(heartbeat.run(), name="chasqui-claim-heartbeat")
+                counter_task = group.create_task(
+                    self._counter.run(), name="chasqui-outcome-counter"
+                )
                 executor_task = group.create_task(
                     self._async_executor.run(), name="chasqui-executor"
                 )
@@ -178,20 +199,28 @@ class ConsumerRuntime:
                 # Let them release their locks; otherwise the next leader waits for the TTL.
                 if leader_tasks:
                     await asyncio.wait(leader_tasks, timeout=_LEADER_RELEASE_TIMEOUT_S)
-                for task in (*leader_tasks, heartbeat_task):
+                for task in (*leader_tasks, heartbeat_task, counter_task):
                     task.cancel()
         except BaseExceptionGroup as failures:
             raise _unwrap_single(failures) from None
         finally:
             await self._cleanup()
 
+    def _on_heartbeat(self) -> None:
+        self._thread_executor.check_threads()
+        self._outcomes.failures.flush()
+
     def _requeue_unstarted(self) -> int:
         """Requeue the entries that were read and not started; return how many there were."""
-        entries = [entry for entry, _ in self._async_executor.buffer.take_all()]
-        entries += self._thread_executor.take_unstarted()
-        for entry in entries:
+        entries = self._flow_control.take_unstarted()
+        for entry, _ in entries:
             self._outcomes.entry_not_started(entry)
         return len(entries)
+
+    async def _apply_flow_control(self) -> None:
+        """Read and apply what is paused."""
+        if await self._flow_control.refresh(self.state.queue.client):
+            await self._reader.unblock()
 
     async def _stop_reader(self, reader_task: asyncio.Task[None]) -> None:
         # Repeated, because the read may start to block after the first CLIENT UNBLOCK.
@@ -256,6 +285,7 @@ class ConsumerRuntime:
             async with asyncio.timeout(_FINAL_FLUSH_TIMEOUT_S):
                 if not orderly:
                     await writer.flush()
+                await self._counter.flush()
                 if not writer.unwritten:
                     await state.queue.client.execute(
                         consumer_group.remove_idle_consumers(
@@ -270,6 +300,7 @@ class ConsumerRuntime:
                 "recovered by other workers and run again",
                 writer.unwritten,
             )
+        self._outcomes.failures.flush(final=True)
         await self._reader_client.close()
 
 

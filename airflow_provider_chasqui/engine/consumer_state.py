@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.commands.consumer_group import ParsedEntry
 from airflow_provider_chasqui.core.config import ConsumerConfig
+from airflow_provider_chasqui.engine.cancellations import Cancellations
 from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.metrics import Metrics
 from airflow_provider_chasqui.queue_async import AsyncQueue
@@ -26,7 +27,8 @@ class ConsumerState:
     buffer of an executor. It may reach `concurrency`, and `prefetch` more while handlers are fast.
     While handlers are slow nothing is prefetched, so that other consumers can run those jobs.
 
-    `lost_claims` and `cancelled_ids` are ids of owned entries that must not be started.
+    `lost_claims` and `cancelled_ids` are ids of owned entries that must not be started. `paused`
+    tells whether the queue is paused: the reader does not read, and no entry is started.
     """
 
     def __init__(self, queue: AsyncQueue, config: ConsumerConfig):
@@ -40,13 +42,17 @@ class ConsumerState:
         self.in_flight: dict[str, ParsedEntry] = {}
         self.lost_claims: set[str] = set()
         self.cancelled_ids: set[str] = set()
-        self.has_cancel_requests = False
+        self.cancellations = Cancellations(queue.keys)
         self._forgotten_since_read: list[Sequence[str]] = []
         self.running: dict[str, Run] = {}
+        self.paused = False
         self.stopping = asyncio.Event()
         self.finished_runs = 0
         self.reserved = 0
         self.prefetch = 0
+        # Whether the last entries had jobs with one attempt. They are not prefetched, because a
+        # worker that is killed uses the attempt of every entry that it has read.
+        self.single_attempt = config.retry.max_attempts == 1
         self._max_prefetch = 0
         self.observe_entry_size(1)
         # The reader reads again when `reserved` falls to this number.
@@ -120,7 +126,7 @@ class ConsumerState:
     def _update_prefetch(self) -> None:
         if finished := self.finished_runs - self._last_finished_runs:
             concurrency = self.config.concurrency
-            self.prefetch = self._max_prefetch
+            self.prefetch = 0 if self.single_attempt else self._max_prefetch
             if self._run_seconds:
                 expected_runs = concurrency * finished * _PREFETCH_SECONDS / self._run_seconds
                 self.prefetch = min(self.prefetch, int(expected_runs))

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_chasqui.core.job import Job, StreamEntry
 from airflow_provider_chasqui.core.payload import encode_payload
 
+if TYPE_CHECKING:
+    from airflow_provider_chasqui.queue_async import AsyncQueue
+
 ProgressCallback = Callable[[str, bytes], None]
+
+# The queue of the worker that runs the current handler; None outside of handlers.
+worker_queue: ContextVar[AsyncQueue | None] = ContextVar("chasqui_worker_queue", default=None)
 
 
 class Run:

@@ -38,6 +38,7 @@ from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_chasqui.core.job import StreamEntry
+from airflow_provider_chasqui.engine.backoff import log
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.context import Context, Run
 from airflow_provider_chasqui.engine.handlers import Handler
@@ -148,6 +149,7 @@ class AsyncExecutor:
         self._writer = writer
         self._outcomes = outcomes
         self._task: asyncio.Task[Any] | None = None
+        self._failed = False
         self._yield_at = 0.0
         # Runs that finished without suspending and are not recorded yet.
         self._inline_results: list[InlineRun] = []
@@ -159,12 +161,28 @@ class AsyncExecutor:
         self._task = asyncio.current_task()
         async with asyncio.TaskGroup() as group:
             for number in range(self._state.config.concurrency):
-                group.create_task(self._worker_loop(), name=f"chasqui-worker-{number}")
+                group.create_task(self._run_worker(), name=f"chasqui-worker-{number}")
 
-    async def _worker_loop(self) -> None:
-        """Run entries of the buffer one after another; the module docstring explains how."""
+    async def _run_worker(self) -> None:
+        """Run a worker; start it again if a handler cancelled its task."""
         task = asyncio.current_task()
         assert task is not None
+        while True:
+            try:
+                return await self._worker_loop(task)
+            except asyncio.CancelledError:
+                if self._is_shutting_down:
+                    raise
+                # A handler cancelled the task after its own run had ended.
+                while task.cancelling():
+                    task.uncancel()
+                log.warning("executor: a handler cancelled the task of its worker; restarted")
+            except BaseException:
+                self._failed = True
+                raise
+
+    async def _worker_loop(self, task: asyncio.Task[Any]) -> None:
+        """Run entries of the buffer one after another; the module docstring explains how."""
         # Locals, because attribute lookups are a noticeable part of the cost of a short job.
         state, outcomes, buffer, clock = self._state, self._outcomes, self.buffer, time.perf_counter
         items, copy_context = buffer.items, contextvars.copy_context
@@ -213,13 +231,25 @@ class AsyncExecutor:
                 await self._await_rest(run, IsolatedAwaitable(coroutine, context, awaited))
                 now = clock()
             if task.cancelling() and not self._is_shutting_down:
-                # The task was cancelled for this job only, by the engine or by its own handler.
-                while task.cancelling():
-                    task.uncancel()
+                await self._absorb_cancellation(task)
             if now > self._yield_at:
                 self._flush_inline_runs()
                 await asyncio.sleep(0)
-                self._yield_at = clock() + _YIELD_INTERVAL_S
+                # The outcome of a job with one attempt is written as soon as possible.
+                self._yield_at = 0.0 if state.single_attempt else clock() + _YIELD_INTERVAL_S
+
+    async def _absorb_cancellation(self, task: asyncio.Task[Any]) -> None:
+        """Continue after a cancellation that the engine or a handler meant for one job only."""
+        while task.cancelling():
+            task.uncancel()
+        # Before Python 3.13 `uncancel` does not revoke a cancellation that is not delivered yet, so
+        # let it be delivered here.
+        self._flush_inline_runs()
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self._is_shutting_down:
+                raise
 
     async def _wait_for_entry(self) -> bool:
         self._flush_inline_runs()
@@ -265,7 +295,8 @@ class AsyncExecutor:
 
     @property
     def _is_shutting_down(self) -> bool:
-        return self._task is not None and self._task.cancelling() > 0
+        # If a worker fails, the task group cancels the other workers but not this task.
+        return self._failed or (self._task is not None and self._task.cancelling() > 0)
 
     async def _with_timeout(self, awaitable: IsolatedAwaitable, run: Run) -> Any:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,8 @@
 """Handlers: the functions that run jobs, one for all jobs or one per job name.
 
 A handler is a coroutine function, which runs in the worker's event loop, or a plain function,
-which runs in a thread. It takes (job) or (job, context).
+which runs in a thread. `@job` (jobs.py) declares a handler with its queue and its typed payload. A
+function that is not declared takes the raw job: (job) or (job, context).
 
 handlers = Handlers()
 
@@ -19,7 +20,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from airflow_provider_chasqui.core.durations import MILLISECOND
 from airflow_provider_chasqui.core.errors import InvalidArgument
+from airflow_provider_chasqui.core.retry import RetryPolicy
+from airflow_provider_chasqui.core.validation import require_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,12 +36,14 @@ class Handler:
     :param is_async: whether it is a coroutine function.
     :param accepts_context: whether it takes (job, context) instead of (job).
     :param timeout_s: how long it may run, in seconds; None for no limit.
+    :param retry: the retry policy of jobs that were sent without one; None for the worker's.
     """
 
     call: Callable[..., Any]
     is_async: bool
     accepts_context: bool
     timeout_s: float | None = None
+    retry: RetryPolicy | None = None
 
     @classmethod
     def from_callable(
@@ -50,17 +56,11 @@ class Handler:
         :raises InvalidArgument: if the function is not callable, is a generator function or has
             other parameters, or if the timeout is not positive.
         """
-        if not callable(function):
-            raise InvalidArgument(f"a handler must be a function, not {type(function).__name__}")
-        if timeout is not None and timeout <= timedelta(0):
-            raise InvalidArgument(f"the timeout of a handler must be positive, not {timeout}")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidArgument(
-                f"a handler must return one value, but {function!r} is a generator function; "
-                "return a list instead of yielding"
-            )
+        is_async = check_function(function)
+        if timeout is not None:
+            require_duration("the timeout of a handler", timeout, MILLISECOND)
         seconds = timeout.total_seconds() if timeout else None
-        return cls(function, _is_async(function), _accepts_context(function), seconds)
+        return cls(function, is_async, _accepts_context(function), seconds)
 
     def invoke(self, job: Any, context: Any) -> Any:
         """Call the function with the arguments it takes. For use in wrappers (`Handlers.wrap`).
@@ -72,11 +72,38 @@ class Handler:
         return self.call(job, context) if self.accepts_context else self.call(job)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    call_method = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_method)
+def check_function(function: Callable[..., Any]) -> bool:
+    """Return whether a function is a coroutine function.
+
+    :param function: a function, an object with `__call__`, or a partial of either.
+    :raises InvalidArgument: if it is not callable or is a generator function.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"a handler must be a function, not {type(function).__name__}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidArgument(
+            f"a handler must return one value, but {function!r} is a generator function; "
+            "return a list instead of yielding"
+        )
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    call_method = getattr(inner, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call_method)
+
+
+class NamedHandler:
+    """A handler together with the job name and the queue that it serves; the base of `@job`.
+
+    :param name: the job name.
+    :param queue_name: the queue.
+    :param handler: the handler.
+    """
+
+    def __init__(self, name: str, queue_name: str, handler: Handler):
+        self.name = name
+        self.queue_name = queue_name
+        self.handler = handler
 
 
 def _accepts_context(function: Callable[..., Any]) -> bool:
@@ -115,13 +142,36 @@ class Handlers:
         self._default = Handler.from_callable(default) if default else None
 
     @classmethod
-    def from_callable(cls, handler: Handlers | Callable[..., Any]) -> Handlers:
+    def from_callable(cls, handler: Handlers | NamedHandler | Callable[..., Any]) -> Handlers:
         """Return handlers for one function.
 
-        :param handler: the function for all jobs; a `Handlers` is returned unchanged.
+        :param handler: a declared job (`@job`), which handles its own job name, or a function for
+            all jobs; a `Handlers` is returned unchanged.
         :raises InvalidArgument: if it is not a valid handler, see `Handler.from_callable`.
         """
-        return handler if isinstance(handler, Handlers) else cls(handler)
+        if isinstance(handler, Handlers):
+            return handler
+        if isinstance(handler, NamedHandler):
+            return cls().add(handler)
+        return cls(handler)
+
+    def add(self, *jobs: NamedHandler) -> Handlers:
+        """Register declared jobs (`@job`) under their names.
+
+        :param jobs: the declared jobs.
+        :return: this object.
+        :raises InvalidArgument: if a name already has a handler.
+        """
+        for job in jobs:
+            self._register(job.name, job.handler)
+        return self
+
+    def _register(self, job_name: str, handler: Handler) -> None:
+        if job_name in self._by_name:
+            raise InvalidArgument(
+                f"the job name {job_name!r} has two handlers; register one per name"
+            )
+        self._by_name[job_name] = handler
 
     def on(self, *job_names: str, timeout: timedelta | None = None) -> Callable[[F], F]:
         """Return a decorator that registers a function as a handler.
@@ -137,11 +187,7 @@ class Handlers:
         def register(function: F) -> F:
             handler = Handler.from_callable(function, timeout)
             for name in job_names:
-                if name in self._by_name:
-                    raise InvalidArgument(
-                        f"the job name {name!r} has two handlers; register one per name"
-                    )
-                self._by_name[name] = handler
+                self._register(name, handler)
             if not job_names:
                 self._default = handler
             return function
@@ -154,8 +200,9 @@ class Handlers:
         This is the one way to run code around handlers; tracing uses it too. The wrapper receives
         the inner `Handler` and returns the function that replaces it: a coroutine function if
         `handler.is_async`, otherwise a plain function. That function takes (job) or
-        (job, context) and calls the inner handler with `handler.invoke(job, context)`. Timeouts
-        and `tracing_enabled` do not change. A timeout includes the time spent in the wrapper.
+        (job, context) and calls the inner handler with `handler.invoke(job, context)`. Timeouts,
+        retry policies and `tracing_enabled` do not change. A timeout includes the time spent in
+        the wrapper.
 
             def log_runs(handler):
                 async def run(job, context):
@@ -176,7 +223,8 @@ class Handlers:
         """
 
         def wrapped(handler: Handler) -> Handler:
-            return replace(Handler.from_callable(wrapper(handler)), timeout_s=handler.timeout_s)
+            inner = Handler.from_callable(wrapper(handler))
+            return replace(inner, timeout_s=handler.timeout_s, retry=handler.retry)
 
         copy = Handlers()
         copy.tracing_enabled = self.tracing_enabled

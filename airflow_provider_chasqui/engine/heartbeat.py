@@ -1,10 +1,10 @@
-"""The heartbeat: renews claims, checks for cancellations and removes idle consumers."""
+"""The heartbeat: renews claims, checks for cancellations and pauses, removes idle consumers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.durations import to_ms
@@ -16,6 +16,8 @@ from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 _CHUNK_SIZE = 500
 _TICK_S = 1.0
 _CLEANUP_INTERVAL_S = 60.0
+# A consumer that waits for entries reads again after its block timeout, 5 seconds by default.
+_ACTIVE_CONSUMER_MS = 10_000
 
 
 class Heartbeat:
@@ -26,10 +28,20 @@ class Heartbeat:
     :param state: the consumer's state.
     :param requeue_unstarted: requeues the entries that no handler has started and returns how
         many there were.
+    :param on_tick: called at every tick; repairs the thread executor and logs summaries.
+    :param apply_flow_control: reads what is paused and applies it.
     """
 
-    def __init__(self, state: ConsumerState, requeue_unstarted: Callable[[], int]):
+    def __init__(
+        self,
+        state: ConsumerState,
+        requeue_unstarted: Callable[[], int],
+        on_tick: Callable[[], None],
+        apply_flow_control: Callable[[], Awaitable[None]],
+    ):
         self._state = state
+        self._on_tick = on_tick
+        self._apply_flow_control = apply_flow_control
         self._requeue_unstarted = requeue_unstarted
         self._backoff = ErrorBackoff("heartbeat")
         self._renew_interval_s = state.config.claim_after.total_seconds() / 3
@@ -42,12 +54,14 @@ class Heartbeat:
         while True:
             await self._sleep()
             self._state.metrics.gauges["running"] = len(self._state.running)
-            self._requeue_prefetched()
+            self._on_tick()
             try:
+                await self._requeue_prefetched()
                 if time.monotonic() >= self._next_renewal:
                     await self._renew_claims()
                     self._next_renewal = time.monotonic() + self._renew_interval_s
                 await self._check_cancellations()
+                await self._apply_flow_control()
                 if time.monotonic() >= self._next_cleanup:
                     await self._remove_idle_consumers()
                     self._next_cleanup = time.monotonic() + _CLEANUP_INTERVAL_S
@@ -66,13 +80,30 @@ class Heartbeat:
                 delay_s,
             )
 
-    def _requeue_prefetched(self) -> None:
-        """Requeue prefetched entries if no handler has finished since the last tick."""
-        state = self._state
-        if state.reserved > len(state.running) and state.finished_runs == self._last_finished_runs:
-            state.prefetch = 0
-            self._requeue_unstarted()
+    async def _requeue_prefetched(self) -> None:
+        """Requeue prefetched entries if no handler has finished since the last tick.
+
+        A requeued entry goes to the end of the stream, so this is done only if another consumer is
+        active. A single worker keeps its entries, and with a concurrency of 1 the order. While the
+        queue is paused, every worker keeps them.
+        """
+        state, finished_runs = self._state, self._last_finished_runs
         self._last_finished_runs = state.finished_runs
+        if (
+            state.paused
+            or state.reserved <= len(state.running)
+            or state.finished_runs != finished_runs
+        ):
+            return
+        state.prefetch = 0
+        consumers = await state.queue.client.execute(
+            consumer_group.consumers(state.keys, state.group)
+        )
+        if any(
+            consumer.name != state.consumer_id and consumer.idle_ms < _ACTIVE_CONSUMER_MS
+            for consumer in consumers
+        ):
+            self._requeue_unstarted()
 
     async def _renew_claims(self) -> None:
         state = self._state
@@ -109,20 +140,12 @@ class Heartbeat:
 
     async def _check_cancellations(self) -> None:
         state, client = self._state, self._state.queue.client
-        state.has_cancel_requests = await client.execute(
-            consumer_group.any_cancel_requested(state.keys)
-        )
-        if not state.has_cancel_requests:
-            return
+        await state.cancellations.refresh(client)
         entries = [entry for entry in state.in_flight.values() if isinstance(entry, StreamEntry)]
         for start in range(0, len(entries), _CHUNK_SIZE):
             chunk = entries[start : start + _CHUNK_SIZE]
-            requested_at = await client.execute(
-                consumer_group.cancel_requested_at(state.keys, [entry.job.id for entry in chunk])
-            )
-            for entry, requested_ms in zip(chunk, requested_at, strict=True):
-                if requested_ms >= entry.job.created_at_ms:
-                    self._cancel(entry)
+            for entry in await state.cancellations.find(client, chunk):
+                self._cancel(entry)
 
     def _cancel(self, entry: StreamEntry) -> None:
         state = self._state
@@ -141,5 +164,13 @@ class Heartbeat:
         command = consumer_group.remove_idle_consumers(
             state.keys, state.group, to_ms(state.config.consumer_idle_ttl)
         )
-        removed = await state.queue.client.execute(command)
+        removed, deleted_entries = await state.queue.client.execute(command)
         state.metrics.counts["idle_consumers_removed"] += removed
+        if deleted_entries:
+            log.warning(
+                "heartbeat: %d jobs of queue %r were deleted from the stream before they were "
+                "finished, and their workers are gone; check whether a producer trims the stream "
+                "(MAXLEN)",
+                deleted_entries,
+                state.queue.name,
+            )

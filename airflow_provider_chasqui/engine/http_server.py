@@ -1,4 +1,4 @@
-"""The HTTP server of a worker: /metrics for Prometheus, /healthz and /readyz for probes.
+"""The HTTP server of workers and exporters: /metrics, and /healthz and /readyz for probes.
 
 collector = PrometheusCollector(lambda: [consumer.metrics] if consumer.metrics else [])
 server = MetricsServer(collector, port=9100)
@@ -16,7 +16,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from airflow_provider_chasqui.core.errors import InvalidArgument, MissingDependency
-from airflow_provider_chasqui.engine.prometheus import PrometheusCollector
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +36,25 @@ class HealthStatus:
 class MetricsServer:
     """An HTTP server in its own thread, so that it responds even if the event loop is blocked.
 
-    :param metrics_collector: the source of /metrics.
+    :param metrics_collector: the source of /metrics, a Prometheus collector.
     :param health: returns the current health; always healthy by default.
     :param host: the address to listen on; all IPv4 addresses by default.
     :param port: the port; 0 for any free port.
     :param extra_collectors: further Prometheus collectors to export.
+    :param respond: returns the status and the JSON body of other paths; None if there is nothing.
     :raises MissingDependency: if prometheus-client is not installed.
     :raises InvalidArgument: if the server cannot listen on the address.
     """
 
     def __init__(
         self,
-        metrics_collector: PrometheusCollector,
+        metrics_collector: Any,
         health: Callable[[], HealthStatus] = HealthStatus,
         *,
         host: str = "0.0.0.0",
         port: int = 9100,
         extra_collectors: tuple[Any, ...] = (),
+        respond: Callable[[str], tuple[int, Any] | None] = lambda path: None,
     ):
         try:
             from prometheus_client import CollectorRegistry
@@ -75,6 +76,7 @@ class MetricsServer:
             ) from cause
         self._server.registry = registry
         self._server.health = health
+        self._server.respond = respond
         self._thread = threading.Thread(
             target=self._server.serve_forever, daemon=True, name="chasqui-metrics-server"
         )
@@ -99,6 +101,7 @@ class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     registry: Any
     health: Callable[[], HealthStatus]
+    respond: Callable[[str], tuple[int, Any] | None]
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
@@ -116,6 +119,8 @@ class _RequestHandler(BaseHTTPRequestHandler):
             healthy = health.alive if path == "/healthz" else health.ready
             body = {"status": "ok" if healthy else "failing", **health.details}
             self._respond(200 if healthy else 503, "application/json", json.dumps(body).encode())
+        elif response := self.server.respond(path):
+            self._respond(response[0], "application/json", json.dumps(response[1]).encode())
         else:
             self._respond(404, "text/plain", b"not found; use /metrics, /healthz or /readyz\n")
 

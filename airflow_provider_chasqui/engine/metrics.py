@@ -129,6 +129,7 @@ class Metrics:
         self.dead_lettered: Counter[tuple[str, str]] = BoundedCounter(
             (OVERFLOW_LABEL, OVERFLOW_LABEL)
         )
+        self.errors: Counter[tuple[str, str]] = BoundedCounter((OVERFLOW_LABEL, OVERFLOW_LABEL))
         self.duration: dict[str, Histogram] = {}
         self.backoff: dict[str, Histogram] = {}
         self.read_sizes = Histogram(_READ_SIZE_BUCKETS)
@@ -158,6 +159,7 @@ class Metrics:
             "failed": dict(self.failed),
             "retried": dict(self.retried),
             "dead_lettered": [[*key, count] for key, count in dict(self.dead_lettered).items()],
+            "errors": [[*key, count] for key, count in dict(self.errors).items()],
             "duration": _serialize(self.duration),
             "backoff": _serialize(self.backoff),
             "read_sizes": [list(self.read_sizes.counts), self.read_sizes.total],
@@ -181,6 +183,8 @@ class Metrics:
                 counter[key] += count
         for reason, name, count in snapshot["dead_lettered"]:
             self.dead_lettered[reason, name] += count
+        for name, error, count in snapshot["errors"]:
+            self.errors[name, error] += count
         for attribute in ("duration", "backoff"):
             for name, (counts, total) in snapshot[attribute].items():
                 _histogram(getattr(self, attribute), name).merge(counts, total)

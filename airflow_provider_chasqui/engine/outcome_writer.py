@@ -21,7 +21,12 @@ from airflow_provider_chasqui.core.batch import parse_batch_job_id
 from airflow_provider_chasqui.core.chunking import MAX_CHUNK_BYTES, MAX_CHUNK_JOBS, chunked
 from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_job
 from airflow_provider_chasqui.core.command import AnyCommand
-from airflow_provider_chasqui.core.commands import consumer_group, inspect
+from airflow_provider_chasqui.core.commands import (
+    cancellation,
+    consumer_group,
+    flow_control,
+    inspect,
+)
 from airflow_provider_chasqui.core.commands.consumer_group import Completion, NewDeadLetter
 from airflow_provider_chasqui.core.commands.events import emit_encoded
 from airflow_provider_chasqui.core.errors import ChasquiError, EncodeError
@@ -31,6 +36,7 @@ from airflow_provider_chasqui.core.keys import BATCH_PREFIX
 from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.engine.backoff import ErrorBackoff
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
+from airflow_provider_chasqui.engine.handlers import Handler
 
 _MAX_BUFFERED_EVENTS = 50_000
 _SECOND = timedelta(seconds=1)
@@ -54,6 +60,20 @@ class RescheduledEntry:
     job_name: str
     failed: bool
     event: Sequence[str | int] | None = None
+
+
+@dataclass(slots=True)
+class ParkedEntry:
+    """An entry whose job name is paused.
+
+    :param row: the entry id, the job name, the score in the delayed set and the member to write.
+    :param entry: the entry.
+    :param handler: the handler of the job.
+    """
+
+    row: tuple[str, str, int, bytes]
+    entry: StreamEntry
+    handler: Handler
 
 
 class WriteBuffer(Generic[T]):
@@ -108,6 +128,33 @@ class WriteBuffer(Generic[T]):
         self.items[:0] = chunk
 
 
+class LatestValueBuffer(WriteBuffer[tuple[str, bytes]]):
+    """A buffer of keys and values that keeps only the last value per key."""
+
+    def __init__(
+        self, label: str, build_command: Callable[[list[tuple[str, bytes]]], AnyCommand[Any]]
+    ):
+        super().__init__(label, build_command, item_size=lambda item: len(item[1]))
+        self._positions: dict[str, int] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        """Append a value, or replace the one of the same key."""
+        position = self._positions.setdefault(key, len(self.items))
+        self.items[position : position + 1] = [(key, value)]
+
+    def take_chunks(self) -> list[list[tuple[str, bytes]]]:
+        """Remove all values and return them in chunks."""
+        self._positions.clear()
+        return super().take_chunks()
+
+    def restore(self, chunk: list[tuple[str, bytes]]) -> None:
+        """Put back values that were not written, unless there are newer ones."""
+        self.in_progress -= len(chunk)
+        for key, value in chunk:
+            if key not in self._positions:
+                self.set(key, value)
+
+
 PendingWrites = list[tuple[AnyCommand[Any], WriteBuffer[Any], list[Any]]]
 
 
@@ -141,7 +188,11 @@ class OutcomeWriter:
         self._dead_letters = WriteBuffer[tuple[NewDeadLetter, int]](
             "dead letters",
             lambda items: consumer_group.move_to_dlq(
-                keys, group, [dead_letter for dead_letter, _ in items], max_dead_letters
+                keys,
+                group,
+                state.consumer_id,
+                [dead_letter for dead_letter, _ in items],
+                max_dead_letters,
             ),
             self._on_dead_lettered,
             lambda item: len(item[0].envelope),
@@ -152,13 +203,19 @@ class OutcomeWriter:
             self._on_requeued,
             lambda row: len(row[1]),
         )
-        self._cleared_cancels = WriteBuffer[str](
-            "cancellations", lambda ids: consumer_group.clear_cancel_requests(keys, ids)
+        self._parked = WriteBuffer[ParkedEntry](
+            "parked jobs",
+            lambda entries: flow_control.park_jobs(
+                keys, group, state.consumer_id, [entry.row for entry in entries]
+            ),
+            self._on_parked,
+            lambda entry: len(entry.row[3]),
         )
-        self._progress = WriteBuffer[tuple[str, bytes]](
-            "progress",
-            lambda values: inspect.save_progress(keys, dict(values)),
-            item_size=lambda item: len(item[1]),
+        self._cleared_cancels = WriteBuffer[tuple[str, int]](
+            "cancellations", lambda requests: cancellation.clear_requests(keys, requests)
+        )
+        self._progress = LatestValueBuffer(
+            "progress", lambda values: inspect.save_progress(keys, dict(values))
         )
         self._events = WriteBuffer[EncodedEvent](
             "events", lambda events: emit_encoded(keys, events, config.max_events)
@@ -169,6 +226,7 @@ class OutcomeWriter:
             self._rescheduled,
             self._dead_letters,
             self._requeues,
+            self._parked,
         )
         # Events last, because they announce what the other commands did.
         self._buffers: tuple[WriteBuffer[Any], ...] = (
@@ -177,6 +235,8 @@ class OutcomeWriter:
             self._progress,
             self._events,
         )
+        # Called with entries that were not parked because their name was resumed.
+        self.on_not_parked: Callable[[list[tuple[StreamEntry, Handler]]], None] = lambda _: None
         self._wake = asyncio.Event()
         self._closing = False
         self._backoff = ErrorBackoff("outcome writer")
@@ -199,8 +259,16 @@ class OutcomeWriter:
             self._acks.items.append(entry.id)
             self._wake.set()
             return
-        completion = Completion(entry.id, job_id, result, self._result_ttl_s, position=position)
-        self._completions.items.append(completion)
+        self._completions.items.append(
+            Completion(
+                entry.id,
+                job_id,
+                result,
+                self._result_ttl_s,
+                position=position,
+                created_at_ms=entry.job.created_at_ms,
+            )
+        )
         self._wake.set()
 
     def complete_many(self, entries: Iterable[tuple[StreamEntry, Any]]) -> None:
@@ -214,8 +282,18 @@ class OutcomeWriter:
         self._wake.set()
 
     def ack_cancelled(self, entry: StreamEntry) -> None:
-        """Ack a cancelled job. It leaves no dead letter, but its batch counts it as dead."""
-        self._completions.items.append(Completion(entry.id, entry.job.id, dead=True))
+        """Ack a cancelled job without a dead letter.
+
+        Its batch counts it as dead, unless the whole batch is cancelled.
+        """
+        if self._state.cancellations.is_batch_cancelled(entry.job.id):
+            self._acks.items.append(entry.id)
+            self._wake.set()
+            return
+        job = entry.job
+        self._completions.items.append(
+            Completion(entry.id, job.id, dead=True, created_at_ms=job.created_at_ms)
+        )
         self._wake.set()
 
     def reschedule(self, entry: StreamEntry, attempt: int, delay_ms: int, failed: bool) -> None:
@@ -252,6 +330,19 @@ class OutcomeWriter:
         self._requeues.items.append((entry.id, encode_job(job, attempt=attempt), job.name.encode()))
         self._wake.set()
 
+    def park(self, entry: StreamEntry, handler: Handler, score: int) -> None:
+        """Move a job to the delayed set until its job name is resumed.
+
+        :param entry: the entry.
+        :param handler: the handler, for `on_not_parked`.
+        :param score: the score in the delayed set, from `flow_control.parked_score`.
+        """
+        job = entry.job
+        member = encode_delayed_member(job.name.encode(), encode_job(job))
+        row = (entry.id, job.name, score, member)
+        self._parked.items.append(ParkedEntry(row, entry, handler))
+        self._wake.set()
+
     def emit(self, fields: Sequence[str | int]) -> None:
         """Write an event with the next flush, unless events are disabled."""
         if self.events_enabled:
@@ -266,8 +357,8 @@ class OutcomeWriter:
         self._wake.set()
 
     def report_progress(self, job_id: str, value: bytes) -> None:
-        """Store the progress of a job."""
-        self._progress.items.append((job_id, value))
+        """Store the progress of a job. Only the last value of each job is kept until it is sent."""
+        self._progress.set(job_id, value)
         self._wake.set()
 
     def close(self) -> None:
@@ -338,9 +429,9 @@ class OutcomeWriter:
     def _on_completed(self, completions: list[Completion], flags: list[bool]) -> None:
         self._on_acked([completion.entry_id for completion in completions], flags)
         # Only after the ack: the cancel request must outlive a crash before it.
-        self._cleared_cancels.items += [
+        self._cleared_cancels.items += self._state.cancellations.pop_requests(
             completion.job_id for completion in completions if completion.dead
-        ]
+        )
 
     def _on_rescheduled(self, rescheduled: list[RescheduledEntry], flags: list[bool]) -> None:
         self._on_acked([entry.row[0] for entry in rescheduled], flags)
@@ -370,6 +461,19 @@ class OutcomeWriter:
                         reason=reason,
                     )
                 )
+
+    def _on_parked(self, parked: list[ParkedEntry], codes: list[int]) -> None:
+        moved: dict[str, bool] = {}
+        not_parked: list[tuple[StreamEntry, Handler]] = []
+        for item, code in zip(parked, codes, strict=True):
+            if code == flow_control.NOT_PAUSED:
+                not_parked.append((item.entry, item.handler))
+            else:
+                moved[item.entry.id] = code == 1
+        self._on_acked(list(moved), list(moved.values()))
+        self._state.metrics.counts["parked"] += sum(moved.values())
+        if not_parked:
+            self.on_not_parked(not_parked)
 
     def _on_requeued(self, requeued: list[tuple[str, bytes, bytes]], flags: list[bool]) -> None:
         self._on_acked([entry_id for entry_id, _, _ in requeued], flags)

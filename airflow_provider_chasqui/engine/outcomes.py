@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_chasqui.core.codec import encode_job
+from airflow_provider_chasqui.core.codec import decode_envelope, decode_job_id, encode_job
 from airflow_provider_chasqui.core.commands.consumer_group import NewDeadLetter
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.event import (
@@ -26,6 +26,8 @@ from airflow_provider_chasqui.core.outcome import Retry, Snooze, Unrecoverable
 from airflow_provider_chasqui.engine.backoff import log
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.context import Run
+from airflow_provider_chasqui.engine.failure_log import FailureLog, error_name, format_traceback
+from airflow_provider_chasqui.engine.handlers import Handler
 from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 
 # A run that finished without suspending: the entry, what the handler returned or raised, and when
@@ -36,6 +38,9 @@ RESCHEDULE_TYPES = (Snooze, Retry)
 
 _MAX_ERROR_LENGTH = 2000
 _MS = timedelta(milliseconds=1)
+# The delay before a job whose name has no handler is read again; it grows with the time.
+_MIN_MISSING_DELAY_S, _MAX_MISSING_DELAY_S = 1.0, 30.0
+_MAX_MISSING_NAMES = 1000
 
 
 class OutcomeHandler:
@@ -51,6 +56,9 @@ class OutcomeHandler:
         self._state = state
         self._writer = writer
         self._retry = state.config.retry
+        self.failures = FailureLog(state.queue.name)
+        # When this worker first read a job whose name has no handler, by name.
+        self._missing_since: dict[str, float] = {}
 
     def run_started(self, run: Run) -> None:
         """Record that a handler was started and emit `active`."""
@@ -62,8 +70,13 @@ class OutcomeHandler:
         self._writer.emit_encoded(event)
 
     def run_returned(self, run: Run, value: Any) -> None:
-        """Complete the job, or run it again if the handler returned `Snooze` or `Retry`."""
-        if isinstance(value, Snooze):
+        """Complete the job, or run it again if the handler returned `Snooze` or `Retry`.
+
+        A cancelled job is not run again.
+        """
+        if run.cancelled and isinstance(value, RESCHEDULE_TYPES):
+            self.run_cancelled(run)
+        elif isinstance(value, Snooze):
             self._finish(run)
             attempt = run.entry.job.attempt
             self._writer.reschedule(run.entry, attempt, value.delay // _MS, failed=False)
@@ -71,13 +84,16 @@ class OutcomeHandler:
             seconds = self._finish(run)
             self._state.metrics.record_run(run.entry.job.name, seconds, ok=False)
             self.retry_or_dead_letter(
-                run.entry, seconds, value.reason, value.reason, value.delay // _MS
+                run.entry, seconds, value.reason, value.reason, delay_ms=value.delay // _MS
             )
         else:
             self._complete(run, value)
 
     def run_raised(self, run: Run, error: BaseException) -> None:
-        """Retry or dead-letter the job of a handler that raised."""
+        """Retry or dead-letter the job of a handler that raised; drop it if it is cancelled."""
+        if run.cancelled:
+            self.run_cancelled(run)
+            return
         seconds = self._finish(run)
         self._state.metrics.record_run(run.entry.job.name, seconds, ok=False)
         self._handle_exception(run.entry, seconds, error)
@@ -139,6 +155,11 @@ class OutcomeHandler:
         self._state.run_finished()
         self._writer.requeue(entry, entry.job.attempt)
 
+    def entry_parked(self, entry: StreamEntry, handler: Handler, score: int) -> None:
+        """Move an entry whose job name is paused to the delayed set. It costs no attempt."""
+        self._state.run_finished()
+        self._writer.park(entry, handler, score)
+
     def entry_discarded(self, entry: StreamEntry) -> None:
         """Drop an entry that was cancelled or claimed by another worker before it was started."""
         if entry.id in self._state.cancelled_ids:
@@ -148,7 +169,15 @@ class OutcomeHandler:
             self._state.forget_entries([entry.id])
 
     def entry_invalid(self, entry: InvalidEntry) -> None:
-        """Dead-letter an entry that cannot be decoded or is too large."""
+        """Dead-letter an entry that cannot be decoded or is too large.
+
+        Its batch counts it as dead if its id can be read.
+        """
+        try:
+            job = decode_envelope(entry.raw)
+            job_id, created_at_ms = job.id, job.created_at_ms
+        except DecodeError:
+            job_id, created_at_ms = decode_job_id(entry.raw), 0
         dead_letter = NewDeadLetter(
             entry.id,
             entry.raw,
@@ -158,16 +187,69 @@ class OutcomeHandler:
             error=entry.detail,
             attempts=0,
             failed_at_ms=self._state.clock(),
+            job_id=job_id,
+            created_at_ms=created_at_ms,
         )
         self._writer.dead_letter(dead_letter, entry.previous_deliveries)
 
-    def crashed_attempts_exhausted(self, entry: StreamEntry) -> None:
-        """Dead-letter a stalled job that has no attempt left."""
-        error = (
-            "no attempt is left: the last worker crashed, lost its connection or was stopped "
-            "while the job ran"
-        )
+    def attempts_exhausted(self, entry: StreamEntry, max_attempts: int) -> None:
+        """Dead-letter a job that was delivered and has no attempt left.
+
+        :param entry: the entry.
+        :param max_attempts: the limit of the job.
+        """
+        if entry.previous_deliveries:
+            error = (
+                "no attempt is left. The worker of the last attempt crashed, lost its connection "
+                "or was stopped before it wrote the outcome, so it is unknown whether the job ran"
+            )
+        else:
+            error = (
+                f"no attempt is left: {entry.job.attempt} attempts failed, and max_attempts was "
+                f"lowered to {max_attempts} before the next one. The events have their errors"
+            )
         self._dead_letter(entry, "retries_exhausted", error, entry.job.attempt)
+
+    def handler_missing(self, entry: StreamEntry, known_names: Sequence[str]) -> None:
+        """Put back a job whose name has no handler. It costs no attempt.
+
+        Another worker may have the handler, such as during a deployment. If this worker has no
+        handler for the name for `missing_handler_timeout`, the job is dead-lettered.
+
+        :param entry: the entry.
+        :param known_names: the job names that have a handler.
+        """
+        job, now = entry.job, time.monotonic()
+        timeout = self._state.config.missing_handler_timeout
+        self._state.metrics.counts["no_handler"] += 1
+        since = self._missing_since.get(job.name)
+        if since is None:
+            if len(self._missing_since) >= _MAX_MISSING_NAMES:
+                self._missing_since.clear()
+            since = self._missing_since[job.name] = now
+            log.warning(
+                "reader: no handler for the job name %r (job %s of the queue %r); this worker has "
+                "%s. Jobs with this name wait for another worker and use no attempt%s",
+                job.name,
+                job.id,
+                self._state.queue.name,
+                ", ".join(known_names) or "no handlers",
+                "" if timeout is None else f"; after {timeout} they are dead-lettered",
+            )
+        elapsed = now - since
+        if timeout is not None and elapsed >= timeout.total_seconds():
+            error = (
+                f"no handler for the job name {job.name!r}; the worker has "
+                f"{', '.join(known_names) or 'no handlers'}. Correct the name or add the handler, "
+                "then replay the job"
+            )
+            self._dead_letter(entry, "no_handler", error, job.attempt)
+            return
+        delay_s = min(_MAX_MISSING_DELAY_S, max(_MIN_MISSING_DELAY_S, elapsed / 4))
+        if timeout is not None:
+            delay_s = min(delay_s, timeout.total_seconds())
+        delay_ms = int(delay_s * 1000 * (0.75 + random.random() / 2))
+        self._writer.reschedule(entry, job.attempt, delay_ms, failed=False)
 
     def retry_or_dead_letter(
         self,
@@ -175,6 +257,7 @@ class OutcomeHandler:
         seconds: float,
         reason: str,
         error: str,
+        exception: BaseException | None = None,
         delay_ms: int | None = None,
         dead_reason: str = "",
     ) -> None:
@@ -188,6 +271,7 @@ class OutcomeHandler:
         :param seconds: how long the handler ran.
         :param reason: the error text for the event.
         :param error: the error text for the dead letter and the log.
+        :param exception: what the handler raised; None if it returned `Retry`.
         :param delay_ms: the delay that the handler asked for.
         :param dead_reason: the reason not to retry, such as `unrecoverable`.
         """
@@ -205,28 +289,31 @@ class OutcomeHandler:
                     duration_us=int(seconds * 1e6),
                 )
             )
-        if dead_reason or attempts >= self._retry.max_attempts_for(job.retry):
-            log.info(
-                "outcomes: job %s (%s) failed in attempt %d and is moved to the dead-letter "
-                "queue: %s",
-                job.id,
-                job.name or "no name",
-                attempts,
+        self._state.metrics.errors[job.name, error_name(exception)] += 1
+        max_attempts = self._retry.max_attempts_for(job.retry)
+        if dead_reason or attempts >= max_attempts:
+            consequence = f" of {max_attempts} and is moved to the dead-letter queue"
+            self.failures.record(job.id, job.name, attempts, exception, error, consequence, True)
+            self._dead_letter(
+                entry,
+                dead_reason or "retries_exhausted",
                 error,
+                attempts,
+                format_traceback(exception),
             )
-            self._dead_letter(entry, dead_reason or "retries_exhausted", error, attempts)
             return
         if delay_ms is None:
             delay_ms = self._retry.backoff_ms(job.retry, attempts, random.random())
+        consequence = f" of {max_attempts} and is retried in {delay_ms / 1000:g} s"
+        self.failures.record(job.id, job.name, attempts, exception, error, consequence, False)
         self._state.metrics.record_backoff(job.name, delay_ms / 1000)
         self._writer.reschedule(entry, attempts, delay_ms, failed=True)
 
     def _handle_exception(self, entry: StreamEntry, seconds: float, error: BaseException) -> None:
         text = error.message if isinstance(error, DecodeError) else _safe_str(error)
-        dead_reason = "unrecoverable" if isinstance(error, Unrecoverable) else ""
-        self.retry_or_dead_letter(
-            entry, seconds, text, f"{type(error).__name__}: {text}", None, dead_reason
-        )
+        dead_reason = error.dead_reason if isinstance(error, Unrecoverable) else ""
+        message = f"{type(error).__name__}: {text}"
+        self.retry_or_dead_letter(entry, seconds, text, message, error, dead_reason=dead_reason)
 
     def _complete(self, run: Run, value: Any) -> None:
         seconds = self._finish(run)
@@ -240,17 +327,26 @@ class OutcomeHandler:
         )
         self._writer.emit_encoded(event)
 
-    def _dead_letter(self, entry: StreamEntry, reason: str, error: str, attempts: int) -> None:
+    def _dead_letter(
+        self,
+        entry: StreamEntry,
+        reason: str,
+        error: str,
+        attempts: int,
+        detail: str | None = None,
+    ) -> None:
         job = entry.job
         dead_letter = NewDeadLetter(
             entry.id,
             encode_job(job),
             job.name,
             reason,
+            detail,
             error=error[:_MAX_ERROR_LENGTH],
             attempts=attempts,
             failed_at_ms=self._state.clock(),
             job_id=job.id,
+            created_at_ms=job.created_at_ms,
         )
         self._writer.dead_letter(dead_letter, attempts)
 

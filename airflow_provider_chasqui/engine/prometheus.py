@@ -20,6 +20,10 @@ _COUNTERS = {
     ),
     "lock_lost": ("chasquimq_promoter_lock_lost", "Times another process held the leader lock"),
     "reclaimed": ("chasquimq_consumer_reclaimed", "Stalled entries claimed from any consumer"),
+    "no_handler": (
+        "chasqui_jobs_without_handler",
+        "Jobs put back or dead-lettered because their name has no handler",
+    ),
     "acked": ("chasqui_entries_acked", "Entries acknowledged"),
     "already_acked": (
         "chasqui_entries_already_acked",
@@ -30,6 +34,7 @@ _COUNTERS = {
     "claims_lost": ("chasqui_claims_lost", "Running jobs whose claim was lost"),
     "fired": ("chasqui_scheduler_fired", "Jobs enqueued by repeats"),
     "requeued": ("chasqui_entries_requeued", "Entries put back into the queue"),
+    "parked": ("chasqui_jobs_parked", "Jobs moved aside because their name is paused"),
     "events_dropped": (
         "chasqui_events_dropped",
         "Events dropped because the server was unreachable",
@@ -54,6 +59,7 @@ _GAUGES = {
         "Age of the oldest entry of the queue",
     ),
     "consumers": ("chasqui_queue_consumers", "Consumers in the consumer group"),
+    "paused": ("chasqui_queue_paused", "1 if the queue is paused, 0 if not"),
 }
 
 MetricsSource = Metrics | Callable[[], Iterable[Metrics]]
@@ -134,6 +140,9 @@ def _families_by_job_name(queues: Iterable[Metrics]) -> Iterator[Any]:
         "Jobs moved to the dead-letter queue",
         labels=["queue", "reason", "name"],
     )
+    errors = CounterMetricFamily(
+        "chasqui_job_errors", "Failed attempts by error", labels=["queue", "name", "error"]
+    )
     durations = HistogramMetricFamily(
         "chasquimq_handler_duration_seconds", "Run time of handlers", labels=["queue", "name"]
     )
@@ -150,13 +159,15 @@ def _families_by_job_name(queues: Iterable[Metrics]) -> Iterator[Any]:
             retried.add_metric([queue_name, _safe_label(name)], count)
         for (reason, name), count in queue.dead_lettered.items():
             dead.add_metric([queue_name, _safe_label(reason), _safe_label(name)], count)
+        for (name, error), count in queue.errors.items():
+            errors.add_metric([queue_name, _safe_label(name), _safe_label(error)], count)
         for name, histogram in queue.duration.items():
             labels = [queue_name, _safe_label(name)]
             durations.add_metric(labels, histogram.buckets(), histogram.total)
         for name, histogram in queue.backoff.items():
             labels = [queue_name, _safe_label(name)]
             backoffs.add_metric(labels, histogram.buckets(), histogram.total)
-    yield from (completed, failed, retried, dead, durations, backoffs)
+    yield from (completed, failed, retried, dead, errors, durations, backoffs)
 
 
 def _safe_label(text: str) -> str:

@@ -6,13 +6,13 @@ It reads new entries and those of stalled workers; see `engine/recovery.py` for 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_chasqui.core.command import AnyCommand, as_int, redis_command
+from airflow_provider_chasqui.core.command import Command, as_int, redis_command
 from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.commands.consumer_group import ParsedEntry
 from airflow_provider_chasqui.core.durations import to_ms
@@ -22,6 +22,7 @@ from airflow_provider_chasqui.core.errors import (
     KeyTypeMismatch,
     PermissionDenied,
     QueueFull,
+    RedisServerError,
     ServerTooOld,
 )
 from airflow_provider_chasqui.core.event import event_fields
@@ -30,6 +31,7 @@ from airflow_provider_chasqui.engine.backoff import ErrorBackoff, log
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.context import Run
 from airflow_provider_chasqui.engine.executor import AsyncExecutor
+from airflow_provider_chasqui.engine.flow_control import FlowControl
 from airflow_provider_chasqui.engine.handlers import Handler, Handlers
 from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 from airflow_provider_chasqui.engine.outcomes import OutcomeHandler
@@ -42,6 +44,11 @@ _MAX_UNWRITTEN = 20_000
 _SIZE_SAMPLE = 8
 # At the first connection these errors mean wrong settings; later they may be temporary.
 _CONFIGURATION_ERRORS = (AuthenticationFailed, PermissionDenied, ServerTooOld, KeyTypeMismatch)
+# The longest blocking read if the server refuses CLIENT ID or CLIENT UNBLOCK: a stop waits for it.
+_MAX_BLOCK_WITHOUT_UNBLOCK_MS = 500
+# The heartbeat notices within a second that the queue was resumed; this adds little to it.
+_PAUSED_SLEEP_S = 0.1
+_CLIENT_ID = redis_command("CLIENT", "ID", parse=as_int)
 
 
 class StreamReader:
@@ -55,6 +62,7 @@ class StreamReader:
         thread_executor: ThreadExecutor,
         writer: OutcomeWriter,
         outcomes: OutcomeHandler,
+        flow_control: FlowControl,
         client: AsyncRedisClient,
     ):
         self._state = state
@@ -63,13 +71,19 @@ class StreamReader:
         self._thread_executor = thread_executor
         self._writer = writer
         self._outcomes = outcomes
+        self._flow_control = flow_control
         self._client = client
         self._recovery = StalledJobRecovery(state, client, writer, outcomes)
         # One failure is expected after a dropped connection; warn from the second on.
         self._backoff = ErrorBackoff("reader", state.sleep_unless_stopping, silent_failures=1)
-        self._client_id: int | None = None
-        self._last_client_id = 0
+        self._connected = False
         self._has_connected = False
+        # The id and the server of the connection; None if the server refuses CLIENT commands.
+        self._client_id: int | None = None
+        self._server_address: object = None
+        # The longest wait of a read, and when a read of a lost connection has ended on the server.
+        self._max_block_ms = to_ms(state.config.block_timeout)
+        self._lost_read_ends_at = math.inf
         self._was_nonempty = False
 
     async def run(self) -> None:
@@ -79,38 +93,73 @@ class StreamReader:
         """
         while not self._state.stopping.is_set():
             try:
-                if self._client_id is None:
+                if not self._connected:
                     await self._connect()
                 await self._read_and_dispatch()
                 self._backoff.reset()
             except ChasquiError as error:
-                self._client_id = None
+                self._connected = False
                 if not self._has_connected and isinstance(error, _CONFIGURATION_ERRORS):
                     raise
                 await self._backoff.record_and_sleep(error)
 
     async def unblock(self) -> None:
-        """End the blocked read, if there is one; the server replies to it at once."""
-        if self._client_id is not None:
-            await self._unblock(self._client_id)
+        """End the blocked read, if there is one; the server replies to it at once.
 
-    async def _unblock(self, client_id: int) -> None:
-        command = redis_command("CLIENT", "UNBLOCK", client_id, parse=as_int)
-        await self._state.queue.client.execute(command)
+        Nothing is sent if the server refuses CLIENT UNBLOCK, because such a read is short, or if
+        the connection or the server has changed: the id may then belong to another program.
+        """
+        client_id = self._client_id
+        if not self._connected or client_id is None:
+            return
+        client = self._state.queue.new_client(retries=0)
+        try:
+            await client.execute(_CLIENT_ID)  # opens the connection
+            if (
+                self._connected
+                and self._client_id == client_id
+                and client.server_address == self._server_address
+            ):
+                await client.execute(_unblock_command(client_id))
+        finally:
+            await client.close()
 
     async def _connect(self) -> None:
         await self._create_group()
-        client_id = await self._client.execute(redis_command("CLIENT", "ID", parse=as_int))
-        self._state.has_cancel_requests = await self._client.execute(
-            consumer_group.any_cancel_requested(self._state.keys)
-        )
+        lost_block_ms = self._max_block_ms
+        await self._get_client_id()
+        await self._state.cancellations.reload(self._client)
+        await self._flow_control.refresh(self._client)
         if self._has_connected:
-            # The server may still deliver entries to the blocked read of the lost connection.
-            with suppress(ChasquiError):
-                await self._unblock(self._last_client_id)
             await self._recovery.requeue_lost_deliveries()
-        self._client_id = self._last_client_id = client_id
-        self._has_connected = True
+            # The server may still deliver entries to the blocked read of the lost connection. Its
+            # client id is not valid any more if the server was restarted or replaced.
+            self._lost_read_ends_at = time.monotonic() + lost_block_ms / 1000
+        self._connected = self._has_connected = True
+
+    async def _get_client_id(self) -> None:
+        """Get the id for CLIENT UNBLOCK, or shorten the reads if the server refuses to use it."""
+        replies = await self._client.pipeline_with_errors([_CLIENT_ID, _unblock_command(0)])
+        block_ms = to_ms(self._state.config.block_timeout)
+        refusals = [reply for reply in replies if isinstance(reply, ChasquiError)]
+        for error in refusals:
+            if (
+                not isinstance(error, PermissionDenied | ServerTooOld)
+                and type(error) is not RedisServerError
+            ):
+                raise error
+        if refusals:
+            self._client_id, block_ms = None, min(block_ms, _MAX_BLOCK_WITHOUT_UNBLOCK_MS)
+            if not self._has_connected:
+                log.info(
+                    "reader: the server refuses CLIENT ID or CLIENT UNBLOCK, so reads wait for at "
+                    "most %d ms: %s",
+                    block_ms,
+                    refusals[0],
+                )
+        else:
+            self._client_id, self._server_address = replies[0], self._client.server_address
+        self._max_block_ms = block_ms
 
     async def _create_group(self) -> None:
         state = self._state
@@ -142,8 +191,13 @@ class StreamReader:
         capacity = await state.wait_for_capacity()
         if not capacity:
             return
+        if state.paused:
+            await state.sleep_unless_stopping(_PAUSED_SLEEP_S)
+            return
         # Do not wait for new entries while all slots are busy; other consumers can run those.
-        block_ms = to_ms(state.config.block_timeout) if state.has_free_slot else 0
+        block_ms = self._max_block_ms if state.has_free_slot else 0
+        if self._lost_read_ends_at < math.inf:
+            block_ms = await self._requeue_after_lost_read(block_ms)
         state.read_started()
         raw_entries = await self._read(min(capacity, state.config.read_count), block_ms)
         state.metrics.gauges["read_at"] = time.monotonic()
@@ -155,33 +209,38 @@ class StreamReader:
                 # latency. If all slots are busy, read first. See docs/performance.md.
                 await asyncio.sleep(0)
             return
+        if state.paused:
+            return
         if self._was_nonempty and not state.stopping.is_set():
             self._writer.emit(event_fields("drained", "", state.clock()))
         self._was_nonempty = False
         if not block_ms:
             await state.wait_for_free_slot()
 
+    async def _requeue_after_lost_read(self, block_ms: int) -> int:
+        """Requeue what the read of a lost connection received; return how long to block."""
+        remaining_s = self._lost_read_ends_at - time.monotonic()
+        if remaining_s > 0:
+            return min(block_ms, int(remaining_s * 1000) + 1)
+        await self._recovery.requeue_lost_deliveries()
+        self._lost_read_ends_at = math.inf
+        return block_ms
+
     async def _read(self, count: int, block_ms: int) -> list[Any]:
         """Return raw entries: new ones, and those of stalled workers."""
         state, recovery = self._state, self._recovery
-        if await self._client.dialect() == "portable":
-            claim = recovery.next_claim(count)
-            if claim is not None and (stalled := await self._run_or_reconnect(claim)):
-                return stalled
-            # A portable read does not return when an entry becomes claimable: wake for it.
-            block_ms = min(block_ms, int(recovery.claim_interval_s * 1000))
-        read = consumer_group.read(
-            state.keys, state.group, state.consumer_id, count, block_ms, recovery.claim_after_ms
-        )
-        return await self._run_or_reconnect(read)
-
-    async def _run_or_reconnect(self, read_command: AnyCommand[list[Any]]) -> list[Any]:
         try:
-            return await self._client.execute(read_command)
+            if recovery.claim_due and (entries := await recovery.claim_and_read(count)):
+                return entries
+            # The read does not return when an entry becomes claimable: wake for it.
+            block_ms = min(block_ms, int(recovery.claim_interval_s * 1000))
+            return await self._client.execute(
+                consumer_group.read(state.keys, state.group, state.consumer_id, count, block_ms)
+            )
         except ChasquiError as error:
             if "NOGROUP" not in error.message and "no longer exists" not in error.message:
                 raise
-            self._client_id = None  # connect again, which also creates the group
+            self._connected = False  # connect again, which also creates the group
             return []
 
     async def _accept_entries(self, raw_entries: list[Any]) -> None:
@@ -201,32 +260,29 @@ class StreamReader:
             if entry.id not in in_flight:
                 in_flight[entry.id] = entry
                 entries.append(entry)
-        if state.has_cancel_requests:
-            entries = await self._drop_cancelled(entries)
-        self._dispatch(entries)
+        self._dispatch(await self._drop_cancelled(entries))
 
     async def _drop_cancelled(self, entries: list[ParsedEntry]) -> list[ParsedEntry]:
         state = self._state
         valid = [entry for entry in entries if isinstance(entry, StreamEntry)]
         try:
-            command = consumer_group.cancel_requested_at(
-                state.keys, [entry.job.id for entry in valid]
-            )
-            requested_at = await self._client.execute(command) if valid else []
+            cancelled = await state.cancellations.find(self._client, valid)
         except ChasquiError:
             return entries  # start them; the heartbeat checks for cancellations again
-        for entry, requested_ms in zip(valid, requested_at, strict=True):
-            if requested_ms >= entry.job.created_at_ms:
-                state.cancelled_ids.add(entry.id)
-                state.reserve(1)
-                self._outcomes.run_cancelled(Run(entry, None))
-        return [entry for entry in entries if entry.id not in state.cancelled_ids]
+        if not cancelled:
+            return entries
+        state.reserve(len(cancelled))
+        for entry in cancelled:
+            self._outcomes.run_cancelled(Run(entry, None))
+        cancelled_ids = {entry.id for entry in cancelled}
+        return [entry for entry in entries if entry.id not in cancelled_ids]
 
     def _dispatch(self, entries: Sequence[ParsedEntry]) -> None:
         """Hand entries to the executors; dead-letter those that are invalid or out of attempts."""
         state, handlers = self._state, self._handlers
         max_attempts_for = state.config.retry.max_attempts_for
         default_max_attempts = max_attempts_for(None)
+        single_attempt = default_max_attempts == 1
         async_entries: list[tuple[StreamEntry, Handler]] = []
         thread_entries: list[tuple[StreamEntry, Handler]] = []
         for entry in entries:
@@ -235,31 +291,37 @@ class StreamReader:
                 continue
             job = entry.job
             job.attempt += entry.previous_deliveries  # crashed runs count as attempts
-            if job.attempt >= (
-                default_max_attempts if job.retry is None else max_attempts_for(job.retry)
-            ):
-                self._outcomes.crashed_attempts_exhausted(entry)
+            handler = handlers.get(job.name)
+            max_attempts = default_max_attempts
+            if job.retry is None and handler is not None:
+                job.retry = handler.retry
+            if job.retry is not None:
+                max_attempts = max_attempts_for(job.retry)
+                single_attempt = single_attempt or max_attempts == 1
+            if job.attempt >= max_attempts:
+                self._outcomes.attempts_exhausted(entry, max_attempts)
                 continue
-            handler = handlers.get(job.name) or _missing_handler(job.name)
+            if handler is None:
+                self._outcomes.handler_missing(entry, handlers.job_names)
+                continue
             (async_entries if handler.is_async else thread_entries).append((entry, handler))
+        if entries:
+            state.single_attempt = single_attempt
         state.reserve(len(async_entries) + len(thread_entries))
+        if self._flow_control.active:
+            async_entries = self._flow_control.admit(async_entries)
+            thread_entries = self._flow_control.admit(thread_entries)
         if async_entries:
             self._async_executor.buffer.put(async_entries)
         if thread_entries:
             self._thread_executor.submit(thread_entries)
 
 
+def _unblock_command(client_id: int) -> Command[int]:
+    return redis_command("CLIENT", "UNBLOCK", client_id, parse=as_int)
+
+
 def _sample_max_size(raw_entries: list[Any]) -> int:
     """Return the size of the largest field among a few of the entries."""
     sample = raw_entries[:: len(raw_entries) // _SIZE_SAMPLE + 1]
     return max((len(field) for raw_entry in sample for field in raw_entry[1] or ()), default=0)
-
-
-def _missing_handler(job_name: str) -> Handler:
-    async def refuse(_: Any) -> None:
-        raise LookupError(
-            f"this worker has no handler for the job name {job_name!r}; register one with "
-            "Handlers.on, or a default handler"
-        )
-
-    return Handler(refuse, True, False)

@@ -4,12 +4,14 @@ An entry that was delivered to a worker stays pending until it is acked. The wor
 (`engine/heartbeat.py`) renews its claim three times per `claim_after`. A worker that dies stops
 renewing, and then the job is stalled. It is recovered in these steps:
 
-1. After `claim_after` any reader of the group may claim the entry. Servers with native commands do
-   this within the blocking read (`XREADGROUP ... CLAIM`), so no extra command is sent. Other
-   servers need a separate `claim` script, which the reader sends every `claim_interval_s`.
+1. After `claim_after` any reader of the group may claim the entry. Every `claim_interval_s` the
+   reader does not send a blocking read, but the script `claim_and_read`. The script compares the
+   time of the server with the time that the reader expects (`core/server_clock.py`): after a jump
+   of the clock every running job looks stalled, so nothing is claimed for `claim_after`, and live
+   workers can renew first. A blocking read that claims (`XREADGROUP ... CLAIM`) could not do this.
 2. The reader adds the number of earlier deliveries to `job.attempt`, so crashed runs count as
    attempts (`StreamReader._dispatch`). A job without attempts left is moved to the dead-letter
-   queue instead (`OutcomeHandler.crashed_attempts_exhausted`).
+   queue instead (`OutcomeHandler.attempts_exhausted`).
 3. A worker that was only paused and comes back learns from its heartbeat that it lost the claim.
    It drops entries it has not started, and sets `context.claim_lost` for those it has.
 
@@ -23,10 +25,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from airflow_provider_chasqui.core.command import AnyCommand
 from airflow_provider_chasqui.core.commands import consumer_group
 from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.job import InvalidEntry
+from airflow_provider_chasqui.core.server_clock import ServerClock
+from airflow_provider_chasqui.engine.backoff import log
 from airflow_provider_chasqui.engine.consumer_state import ConsumerState
 from airflow_provider_chasqui.engine.outcome_writer import OutcomeWriter
 from airflow_provider_chasqui.engine.outcomes import OutcomeHandler
@@ -47,25 +50,41 @@ class StalledJobRecovery:
         self._client = client
         self._writer = writer
         self._outcomes = outcomes
-        self._last_claim_at = 0.0
-        self.claim_after_ms = to_ms(state.config.claim_after)
+        self._next_claim_at = float("-inf")
+        self._claim_after_ms = to_ms(state.config.claim_after)
+        self._server_clock = ServerClock(time.monotonic, self._claim_after_ms)
         self.claim_interval_s = max(0.05, min(1.0, state.config.claim_after.total_seconds() / 3))
 
-    def next_claim(self, count: int) -> AnyCommand[list[Any]] | None:
-        """Return the command that claims stalled entries, or None if it is not due yet.
+    @property
+    def claim_due(self) -> bool:
+        """Whether the next read should claim the entries of stalled workers."""
+        return time.monotonic() >= self._next_claim_at
 
-        Only for servers whose read command cannot claim.
+    async def claim_and_read(self, count: int) -> list[Any]:
+        """Return raw entries: those of stalled workers, and new ones.
 
-        :param count: the maximum number of entries to claim.
+        :param count: the maximum number of entries.
         """
-        now = time.monotonic()
-        if now - self._last_claim_at < self.claim_interval_s:
-            return None
-        self._last_claim_at = now
-        state = self._state
-        return consumer_group.claim(
-            state.keys, state.group, state.consumer_id, self.claim_after_ms, count
+        state, clock, sent_at = self._state, self._server_clock, time.monotonic()
+        self._next_claim_at = sent_at + self.claim_interval_s
+        command = consumer_group.claim_and_read(
+            state.keys,
+            state.group,
+            state.consumer_id,
+            self._claim_after_ms,
+            count,
+            clock.claim_until_ms(),
         )
+        server_ms, entries = await self._client.execute(command)
+        if jump_s := clock.observe(server_ms, sent_at):
+            log.warning(
+                "reader: the clock of the server jumped forward by %.1f s; stalled jobs of queue "
+                "%r are not claimed for %.1f s, so that live workers can renew their claims first",
+                jump_s,
+                state.queue.name,
+                self._claim_after_ms / 1000,
+            )
+        return entries
 
     async def requeue_lost_deliveries(self) -> None:
         """Requeue the entries that were delivered in a reply that never arrived.

@@ -57,7 +57,23 @@ def parse_connection(connection: ConnectionLike) -> ChasquiConnection:
     :param connection: the Airflow connection.
     :raises InvalidArgument: if a field is invalid. The message contains its name.
     """
-    extra = _ExtraFields(connection.conn_id, connection.extra_dejson or {})
+    return _parse(connection, connection.extra_dejson)
+
+
+async def parse_connection_async(connection: ConnectionLike) -> ChasquiConnection:
+    """Return the settings in an Airflow connection, without blocking the event loop.
+
+    Airflow masks the secrets of the extra fields when they are read, with a call to its supervisor.
+
+    :param connection: the Airflow connection.
+    :raises InvalidArgument: if a field is invalid. The message contains its name.
+    """
+    read_extra = getattr(connection, "aextra_dejson", None)  # not in Airflow 3.3.0
+    return _parse(connection, connection.extra_dejson if read_extra is None else await read_extra())
+
+
+def _parse(connection: ConnectionLike, extra_fields: Any) -> ChasquiConnection:
+    extra = _ExtraFields(connection.conn_id, extra_fields or {})
     return ChasquiConnection(
         target=_parse_target(connection, extra),
         config=_parse_queue_config(extra),
@@ -99,6 +115,7 @@ def _parse_target(connection: ConnectionLike, extra: _ExtraFields) -> RedisTarge
         timeout=extra.number("timeout", 10.0),
         connect_timeout=extra.number("connect_timeout", 5.0),
         retries=extra.integer("retries", 8),
+        max_connections=extra.integer("max_connections", 32),
         client_name="airflow-provider-chasqui",
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -12,10 +13,15 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
-from airflow_provider_chasqui.hooks._connection import ChasquiConnection, parse_connection
+from airflow_provider_chasqui.hooks._connection import (
+    ChasquiConnection,
+    parse_connection,
+    parse_connection_async,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.core.lease import LeaseConfig
+    from airflow_provider_chasqui.core.rate_limit import RateLimitGrant, RateLimits
     from airflow_provider_chasqui.engine.consumer import Consumer
     from airflow_provider_chasqui.engine.handlers import Handlers
     from airflow_provider_chasqui.engine.standalone import StandaloneService
@@ -58,7 +64,7 @@ class ChasquiHook(BaseHook):
         """Return the parsed connection, loaded without blocking the event loop."""
         if "settings" not in self.__dict__:
             connection = await self.aget_connection(self.chasqui_conn_id)
-            self.__dict__["settings"] = parse_connection(connection)
+            self.__dict__["settings"] = await parse_connection_async(connection)
         return self.settings
 
     @cached_property
@@ -121,17 +127,18 @@ class ChasquiHook(BaseHook):
         """Return a queue to lease jobs from. The hook closes its connections.
 
         :param queue_name: the queue. Default: the `queue_name` of the connection.
-        :param config: the lease settings. Default: `LeaseConfig()`.
+        :param config: the lease settings. Default: those of `LeaseConfig`, with the consumer group
+            of the connection.
         :raises InvalidArgument: if there is no queue name.
         """
-        from airflow_provider_chasqui.lease import LeaseQueue
+        from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue
 
         settings = self.settings
         name = self._resolve_queue_name(queue_name, settings)
         return LeaseQueue(
             name,
             self._connection_manager,
-            config=config,
+            config=config or LeaseConfig(group=settings.config.group),
             queue_config=settings.config,
             dialect=settings.dialect,
         )
@@ -142,20 +149,47 @@ class ChasquiHook(BaseHook):
         """Return a queue to lease jobs from, for the running event loop. The caller closes it.
 
         :param queue_name: the queue. Default: the `queue_name` of the connection.
-        :param config: the lease settings. Default: `LeaseConfig()`.
+        :param config: the lease settings. Default: those of `LeaseConfig`, with the consumer group
+            of the connection.
         :raises InvalidArgument: if there is no queue name.
         """
-        from airflow_provider_chasqui.lease import AsyncLeaseQueue
+        from airflow_provider_chasqui.lease import AsyncLeaseQueue, LeaseConfig
 
         settings = await self.async_settings()
         name = self._resolve_queue_name(queue_name, settings)
         return AsyncLeaseQueue(
             name,
             settings.target,
-            config=config,
+            config=config or LeaseConfig(group=settings.config.group),
             queue_config=settings.config,
             dialect=settings.dialect,
         )
+
+    def rate_limit(
+        self,
+        name: str,
+        rates: RateLimits,
+        *,
+        queue_name: str | None = None,
+        weight: int | Sequence[int] = 1,
+        timeout: timedelta | None = None,
+    ) -> RateLimitGrant:
+        """Wait until a rate limit allows the next call.
+
+            with hook.rate_limit("api", "600/minute"):
+                call_the_api()
+
+        All tasks and programs that use the same queue and name share the limit.
+
+        :param name: the name of the limit, for example that of the API that is called.
+        :param rates: text such as "600/minute", a `RateLimit`, or a list; then all must allow it.
+        :param queue_name: the queue whose keys have the limit. Default: that of the connection.
+        :param weight: what the call costs; an integer, or a list with one per rate.
+        :param timeout: the longest wait. Default: no limit.
+        :return: the permission, a context manager.
+        :raises RateLimitTimeout: if the wait would be longer than `timeout`.
+        """
+        return self.queue(queue_name).rate_limit(name, rates, weight=weight, timeout=timeout)
 
     def consumer(
         self,

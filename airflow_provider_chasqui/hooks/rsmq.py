@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.sdk import BaseHook
 
 from airflow_provider_chasqui.core.errors import ChasquiError
-from airflow_provider_chasqui.hooks._connection import parse_connection
+from airflow_provider_chasqui.hooks._connection import parse_connection, parse_connection_async
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ class RsmqHook(BaseHook):
         from airflow_provider_chasqui.rsmq.client_async import AsyncRsmqClient
 
         connection = await self.aget_connection(self.rsmq_conn_id)
-        return AsyncRsmqClient(parse_connection(connection).target, **self._options)
+        settings = await parse_connection_async(connection)
+        return AsyncRsmqClient(settings.target, **self._options)
 
     def test_connection(self) -> tuple[bool, str]:
         """Connect to the server and count the queues.

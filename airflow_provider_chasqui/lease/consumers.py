@@ -11,8 +11,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_chasqui.core.durations import to_ms
-from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument
-from airflow_provider_chasqui.core.lease import Lease, resolve_handle
+from airflow_provider_chasqui.core.errors import ChasquiError, InvalidArgument, LeaseLost
+from airflow_provider_chasqui.core.lease import (
+    ConsumerSession,
+    Lease,
+    LeaseHandle,
+    encode_token,
+    resolve_handle,
+)
 from airflow_provider_chasqui.core.lease_flows import LeaseOrToken
 from airflow_provider_chasqui.core.partition import PartitionTracker, heartbeat, leave_group
 from airflow_provider_chasqui.lease._common import (
@@ -20,9 +26,11 @@ from airflow_provider_chasqui.lease._common import (
     PARTITION_POLL_INTERVAL,
     ZERO,
     group_by_partition,
+    monotonic_ms,
 )
 from airflow_provider_chasqui.lease.periodic import PeriodicTask
 from airflow_provider_chasqui.lease.queue import LeaseQueue
+from airflow_provider_chasqui.redis_client.deadline import limit_duration
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.lease.partitions import PartitionedQueue
@@ -51,6 +59,7 @@ class PartitionConsumer:
             )
         self.name = consumer
         self._queue = queue
+        self._session = ConsumerSession()
         self._tracker = PartitionTracker(session_timeout_ms)
         self._lock = threading.Lock()
         self._task = PeriodicTask(
@@ -70,15 +79,15 @@ class PartitionConsumer:
     def send_heartbeat(self) -> None:
         """Extend the session, release finished partitions and update this consumer's range."""
         with self._lock:
-            now_ms = self._queue.clock()
+            sent_at_ms = monotonic_ms()
             command = heartbeat(
                 self._queue.keys,
                 self.name,
                 self._tracker.session_timeout_ms,
                 self._queue.partitions,
-                self._tracker.releasable(now_ms),
+                self._tracker.releasable(self._queue.clock()),
             )
-            self._tracker.update(self._queue.client.execute(command), now_ms)
+            self._tracker.update(self._queue.client.execute(command), sent_at_ms)
 
     def lease(
         self,
@@ -92,24 +101,39 @@ class PartitionConsumer:
         :param max_messages: the maximum number of jobs.
         :param wait: the longest wait for a job. The default does not wait.
         :param visibility_timeout: the duration of the leases. Default: the configured one.
+        :raises ConnectionFailed: if the server stays unreachable, with `wait` at most until then.
         """
+        with limit_duration(wait.total_seconds()):
+            return self._lease(max_messages, wait, visibility_timeout)
+
+    def _lease(
+        self, max_messages: int, wait: timedelta, visibility_timeout: timedelta | None
+    ) -> list[Lease]:
         deadline = time.monotonic() + wait.total_seconds()
         while True:
-            if self._tracker.heartbeat_due(self._queue.clock()):
+            # A heartbeat of the background task may wait for a server that does not reply.
+            if self._tracker.heartbeat_due(monotonic_ms()) and not self._lock.locked():
                 self.send_heartbeat()
             leases: list[Lease] = []
             partitions = self._tracker.round_robin()
-            for partition in partitions:
-                missing = max_messages - len(leases)
-                if missing > 0 and not self._tracker.is_expired(self._queue.clock()):
-                    leases += self._lease_partition(partition, missing, ZERO, visibility_timeout)
+            try:
+                for partition in partitions:
+                    missing = max_messages - len(leases)
+                    if missing > 0 and not self._tracker.is_expired(monotonic_ms()):
+                        leases += self._lease_partition(
+                            partition, missing, ZERO, visibility_timeout
+                        )
+            except BaseException:
+                self._return_undelivered(leases)
+                raise
             remaining = deadline - time.monotonic()
             if leases or remaining <= 0:
                 return leases
             pause = min(PARTITION_POLL_INTERVAL, timedelta(seconds=remaining))
             if not partitions:
                 time.sleep(pause.total_seconds())
-                self.send_heartbeat()
+                if not self._lock.locked():
+                    self.send_heartbeat()
                 continue
             leases = self._lease_partition(partitions[0], max_messages, pause, visibility_timeout)
             if leases:
@@ -119,9 +143,20 @@ class PartitionConsumer:
         self, partition: int, limit: int, wait: timedelta, visibility_timeout: timedelta | None
     ) -> list[Lease]:
         queue = self._queue.queue(partition)
-        leases = queue.lease(self.name, limit, wait=wait, visibility_timeout=visibility_timeout)
+        leases = queue.lease(
+            self.name,
+            limit,
+            wait=wait,
+            visibility_timeout=visibility_timeout,
+            session=self._session,
+        )
         self._tracker.add_leases(partition, leases)
         return leases
+
+    def _return_undelivered(self, leases: list[Lease]) -> None:
+        """Let the next call return leases that this call does not return because it fails."""
+        for partition, group in group_by_partition(self._queue.name, leases).items():
+            self._queue.queue(partition).keep_undelivered(self.name, group, self._session)
 
     def ack(self, *leases: LeaseOrToken) -> None:
         """Acknowledge leases: the jobs are completed.
@@ -166,25 +201,52 @@ class PartitionConsumer:
         :param visibility_timeout: the duration from now. Default: the configured one.
         :raises LeaseLost: if leases were lost. It lists their tokens.
         """
-        for partition, group in group_by_partition(self._queue.name, leases).items():
-            queue = self._queue.queue(partition)
-            extended = queue.extend(*group, visibility_timeout=visibility_timeout)
-            self._tracker.add_leases(
-                partition, [lease for lease in extended if isinstance(lease, Lease)]
-            )
+        config = self._queue.config
+        ttl_ms = config.check_visibility_timeout(visibility_timeout or config.visibility_timeout)
+
+        def extended(partition: int, handle: LeaseHandle) -> None:
+            self._tracker.set_deadline(partition, handle, self._queue.clock() + ttl_ms)
+
+        self._for_each_partition(
+            leases,
+            lambda queue, group: queue.extend(*group, visibility_timeout=visibility_timeout),
+            extended,
+        )
 
     def _for_each_partition(
         self,
         leases: Iterable[LeaseOrToken],
-        operation: Callable[[LeaseQueue, Any], None],
+        operation: Callable[[LeaseQueue, Any], object],
+        succeeded: Callable[[int, LeaseHandle], None] | None = None,
     ) -> None:
+        """Apply an operation to all leases, also after leases of one partition were lost.
+
+        :param leases: leases or their tokens.
+        :param operation: the operation on the leases of one partition.
+        :param succeeded: called for each lease that was not lost. Default: the lease has ended.
+        """
+        lost: list[str] = []
         for partition, group in group_by_partition(self._queue.name, leases).items():
             queue = self._queue.queue(partition)
+            lost_here: tuple[str, ...] = ()
             try:
                 operation(queue, group)
-            finally:
-                for lease in group:
-                    self._tracker.remove_lease(partition, resolve_handle(lease, queue.name))
+            except LeaseLost as error:
+                lost_here = error.tokens
+                lost += lost_here
+            for lease in group:
+                handle = resolve_handle(lease, queue.name)
+                if succeeded is None or encode_token(handle) in lost_here:
+                    self._tracker.remove_lease(partition, handle)
+                else:
+                    succeeded(partition, handle)
+        if lost:
+            raise LeaseLost(
+                f"{len(lost)} leases had expired and another consumer leased the jobs, or had "
+                "ended before; the operation was applied to the other leases",
+                queue_name=self._queue.name,
+                tokens=tuple(lost),
+            )
 
     def _try_heartbeat(self) -> None:
         with suppress(ChasquiError):  # the next heartbeat may reach the server again

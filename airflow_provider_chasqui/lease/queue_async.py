@@ -13,7 +13,9 @@ have the same methods. Example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -22,10 +24,18 @@ from airflow_provider_chasqui.core.commands import leases as leases_commands
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.keys import Keys
-from airflow_provider_chasqui.core.lease import BlockedEntry, Lease, LeaseConfig, LeaseStats
+from airflow_provider_chasqui.core.lease import (
+    BlockedEntry,
+    ConsumerSession,
+    Lease,
+    LeaseConfig,
+    LeaseStats,
+)
 from airflow_provider_chasqui.core.lease_flows import LeaseFlows, LeaseOrToken
 from airflow_provider_chasqui.lease._common import (
     SNAPSHOT_LIMIT,
+    SNAPSHOT_MAX_BYTES,
+    STALLED_AFTER,
     UNLIMITED_QUEUES,
     ZERO,
     RegistryKeys,
@@ -34,7 +44,10 @@ from airflow_provider_chasqui.lease._common import (
 from airflow_provider_chasqui.lease.heartbeat_async import AsyncLeaseHeartbeat
 from airflow_provider_chasqui.redis_client.client_async import AsyncRedisClient
 from airflow_provider_chasqui.redis_client.connection_pool_async import AsyncConnectionManager
+from airflow_provider_chasqui.redis_client.deadline import limit_duration
 from airflow_provider_chasqui.redis_client.target import DEFAULT_URL, RedisTarget
+
+_logger = logging.getLogger(__name__)
 
 
 class AsyncLeaseQueue:
@@ -66,8 +79,13 @@ class AsyncLeaseQueue:
         self._owns_connection_manager = not isinstance(server, AsyncConnectionManager)
         self._connection_manager = AsyncConnectionManager.from_server(server, dialect)
         self._flows = LeaseFlows(
-            Keys(queue_name), config or LeaseConfig(), queue_config or QueueConfig(), clock
+            Keys(queue_name),
+            config or LeaseConfig(),
+            queue_config or QueueConfig(),
+            clock,
+            time.monotonic,
         )
+        self._warned = False
         self._client = AsyncRedisClient(self._connection_manager, self._flows.keys)
         self._registry_client = AsyncRedisClient(self._connection_manager, RegistryKeys())
 
@@ -172,6 +190,7 @@ class AsyncLeaseQueue:
         *,
         wait: timedelta | None = None,
         visibility_timeout: timedelta | None = None,
+        session: ConsumerSession | None = None,
     ) -> list[Lease]:
         """Lease jobs: new and released ones, expired leases, and delayed ones when due.
 
@@ -179,11 +198,47 @@ class AsyncLeaseQueue:
         :param max_messages: the maximum number of jobs, from 1 to 10000.
         :param wait: the longest wait for a job. None does not wait.
         :param visibility_timeout: the duration of the leases. Default: the configured one.
+        :param session: the session of the consumer. An ordered queue is leased to one session at a
+            time, even if another one has the same consumer name. Default: the session of this
+            object, so a restarted process is a new session.
+        :raises ConnectionFailed: if the server stays unreachable, with `wait` at most until then.
         :raises TooManyInFlight: if the maximum number of leases exists.
         :raises TooManyUnacknowledged: if the maximum number of unacknowledged entries exists.
         """
-        flow = self._flows.lease(consumer, max_messages, wait, visibility_timeout)
-        return await self._client.run_flow(flow)
+        self._warn_if_stalled_early()
+        flow = self._flows.lease(consumer, max_messages, wait, visibility_timeout, session)
+        try:
+            with limit_duration((wait or ZERO).total_seconds()):
+                return await self._client.run_flow(flow)
+        finally:
+            flow.close()  # a cancelled flow records at once that its call has no reply
+
+    def keep_undelivered(
+        self, consumer: str, leases: Sequence[Lease], session: ConsumerSession | None = None
+    ) -> None:
+        """Let the next calls of `lease` return leases again, because nothing processes them.
+
+        A program needs this if it leases jobs, fails before it processes them, and continues with
+        the same queue object: an ordered queue would otherwise continue with the jobs after them.
+
+        :param consumer: the name of the consumer.
+        :param leases: leases of that consumer. Those that are lost meanwhile are not returned.
+        :param session: the session of the consumer, as for `lease`.
+        """
+        self._flows.keep_surplus(session or self._flows.session, consumer, leases)
+
+    def _warn_if_stalled_early(self) -> None:
+        if self._warned or self.config.exclusive or self.config.claim_after <= STALLED_AFTER:
+            return
+        self._warned = True
+        _logger.warning(
+            "lease: queue %r is leased with claim_after=%s in shared mode. ChasquiMQ workers newer "
+            "than 1.3.0 move an entry that is idle for 30 s, even if it is leased. If such workers "
+            "serve this queue, use claim_after of at most 30 s and renew leases with heartbeat(), "
+            "or use mode='exclusive'",
+            self.name,
+            self.config.claim_after,
+        )
 
     async def ack(self, *leases: LeaseOrToken) -> None:
         """Acknowledge leases: the jobs are completed.
@@ -237,14 +292,17 @@ class AsyncLeaseQueue:
             extend, leases, heartbeat_interval(self.config, visibility_timeout)
         )
 
-    async def dead_letter(self, *leases: LeaseOrToken, error: str | None = None) -> None:
+    async def dead_letter(
+        self, *leases: LeaseOrToken, error: str | None = None, reason: str = "unrecoverable"
+    ) -> None:
         """Move leased jobs to the DLQ.
 
         :param leases: leases or their tokens.
         :param error: the error that the dead letters show.
+        :param reason: the reason that the dead letters show, for example `retries_exhausted`.
         :raises LeaseLost: if leases were lost. It lists their tokens; the others are moved.
         """
-        await self._client.run_flow(self._flows.dead_letter(leases, error))
+        await self._client.run_flow(self._flows.dead_letter(leases, error, reason))
 
     async def block(self, *leases: LeaseOrToken) -> None:
         """Block leased jobs until `unblock` or `dead_letter_blocked` is called.
@@ -298,13 +356,22 @@ class AsyncLeaseQueue:
         """
         return await self._client.run_flow(self._flows.trim(keep_from))
 
-    async def snapshot(self, *, limit: int = SNAPSHOT_LIMIT) -> str:
+    async def snapshot(
+        self, *, limit: int = SNAPSHOT_LIMIT, max_bytes: int = SNAPSHOT_MAX_BYTES
+    ) -> str:
         """Return the state of the queue as text, without its dead letters.
 
-        :param limit: the maximum number of jobs in a snapshot. The default is 100000.
-        :raises ChasquiError: if the queue has more jobs.
+        The server runs no other command while it reads the queue.
+
+        :param limit: the maximum number of jobs in a snapshot, including delayed and blocked ones.
+            The default is 100000.
+        :param max_bytes: the maximum size of the jobs. The default is 256 MiB.
+        :raises InvalidArgument: if the queue has more or larger jobs.
+        :raises QueueNotFound: if the queue does not exist.
         """
-        return await self._client.execute(leases_commands.snapshot(self.keys, self.config, limit))
+        return await self._client.execute(
+            leases_commands.snapshot(self.keys, self.config, limit, max_bytes)
+        )
 
     async def restore(self, snapshot: str) -> int:
         """Create the queue from a snapshot, on any server.

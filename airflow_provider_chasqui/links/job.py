@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
+from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
@@ -15,13 +16,17 @@ PAGE_PATH = "/plugin/chasqui"
 
 
 def build_page_url(chasqui_conn_id: str, queue_name: str, **query: str) -> str:
-    """Return the URL of a job or a batch on the Chasqui page.
+    """Return the URL of a job or a batch on the Chasqui page, without scheme and host.
+
+    It begins with the path of `[api] base_url`, because Airflow shows operator links as they are.
 
     :param chasqui_conn_id: the id of the Airflow connection.
     :param queue_name: the queue.
     :param query: `job` with a job id, or `batch` with a batch id.
     """
-    return f"{PAGE_PATH}?{urlencode({'conn': chasqui_conn_id, 'queue': queue_name} | query)}"
+    base_path = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    parameters = {"conn": chasqui_conn_id, "queue": queue_name} | query
+    return f"{base_path}{PAGE_PATH}?{urlencode(parameters)}"
 
 
 class ChasquiJobLink(BaseOperatorLink):

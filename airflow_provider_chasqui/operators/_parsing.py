@@ -1,17 +1,36 @@
-"""Parsers for operator arguments. Template rendering may turn any argument into text."""
+"""Parsers for operator arguments. Template rendering may turn any argument into text.
+
+Operators accept None for every duration and time: it means that the argument was not given. A
+template that renders None, or nothing, means the same.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from datetime import datetime
+import re
+from datetime import datetime, timedelta
 from typing import Any
 
+from airflow_provider_chasqui.core.batch import check_batch_id
 from airflow_provider_chasqui.core.durations import parse_optional_duration, parse_timestamp
 from airflow_provider_chasqui.core.errors import InvalidArgument
 
-# Operators accept None for every duration: it means that the argument was not given.
-parse_duration = parse_optional_duration
+
+def none_if_blank(value: Any) -> Any:
+    """Return None for the text that a template renders from None, or from nothing.
+
+    :param value: the argument.
+    """
+    return None if isinstance(value, str) and value.strip() in ("", "None") else value
+
+
+def parse_duration(value: Any, name: str) -> timedelta | None:
+    """Return a duration; None for None.
+
+    :param value: the argument: a timedelta, a number of seconds, or text such as `1h30m`.
+    :param name: the name of the argument, for the error message.
+    :raises InvalidArgument: if the value is none of them.
+    """
+    return parse_optional_duration(none_if_blank(value), name)
 
 
 def parse_datetime(value: Any, name: str) -> datetime | None:
@@ -21,40 +40,31 @@ def parse_datetime(value: Any, name: str) -> datetime | None:
     :param name: the name of the argument, for the error message.
     :raises InvalidArgument: if the value is neither.
     """
+    value = none_if_blank(value)
     return None if value is None else parse_timestamp(value, name)
 
 
-def parse_json(text: Any, name: str) -> Any:
-    """Return the value in the text of a rendered `.json` file.
+def parse_batch(batch: Any, name: str = "batch") -> tuple[str, str | None]:
+    """Return the id of a batch, and its queue if it is known.
 
-    :param text: the text. Any other type is returned unchanged.
+    :param batch: a batch id, or the handle that ChasquiEnqueueOperator returned.
     :param name: the name of the argument, for the error message.
-    :raises InvalidArgument: if the text is not JSON.
+    :raises InvalidArgument: if the value is neither.
     """
-    if not isinstance(text, str):
-        return text
+    if not isinstance(batch, dict):
+        return check_batch_id(batch), None
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return check_batch_id(batch["batch_id"]), batch.get("queue_name")
+    except KeyError:
         raise InvalidArgument(
-            f"the file given as {name} is not valid JSON after template rendering: {error}"
-        ) from error
+            f"{name} must be a batch id or the handle that ChasquiEnqueueOperator returned, not "
+            f"{batch!r}"
+        ) from None
 
 
-def parse_payloads(values: Any, name: str) -> list[Any]:
-    """Return the payloads of several jobs as a list.
+def safe_task_id(queue_name: str) -> str:
+    """Return a queue name as a part of a task id or group id; other characters become `_`.
 
-    :param values: any iterable except text, bytes and mappings.
-    :param name: the name of the argument, for the error message.
-    :raises InvalidArgument: if the value is not such an iterable.
+    :param queue_name: the name of the queue.
     """
-    if isinstance(values, str | bytes | Mapping):
-        raise InvalidArgument(_expected_payloads(values, name))
-    try:
-        return list(values)
-    except TypeError:
-        raise InvalidArgument(_expected_payloads(values, name)) from None
-
-
-def _expected_payloads(values: Any, name: str) -> str:
-    return f"{name} must be a list or another iterable of payloads, not {type(values).__name__}"
+    return re.sub(r"[^A-Za-z0-9_-]", "_", queue_name)

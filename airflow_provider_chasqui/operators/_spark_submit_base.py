@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_provider_chasqui.assets.chasqui import QueueLineage
 from airflow_provider_chasqui.core.errors import InvalidArgument, MissingDependency
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
 
@@ -28,7 +29,7 @@ BATCH_ID_ENV_VAR = "CHASQUI_BATCH_ID"
 _SECRET_KEY_REF = "spark.kubernetes.driver.secretKeyRef.CHASQUI_CONNECTION"
 
 
-class ChasquiSparkSubmitBase(SparkSubmitOperator):
+class ChasquiSparkSubmitBase(QueueLineage, SparkSubmitOperator):
     """A SparkSubmitOperator that sends the data source and the connection with the application.
 
     The driver receives the connection in its environment (client mode), in a file that only its

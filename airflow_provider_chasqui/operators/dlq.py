@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_chasqui.assets.chasqui import QueueLineage
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.commands.dead_letters import (
     DeadLetterReport,
     PageRange,
     replay_page,
 )
-from airflow_provider_chasqui.core.durations import parse_optional_duration
 from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.queue_flows import build_dead_letter_filter
 from airflow_provider_chasqui.core.validation import parse_int
 from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.operators import _parsing
 from airflow_provider_chasqui.retry_policies import fail_without_retry
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _MAX_PAGE = 100
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
 
 
-class DeadLettersOperator(BaseOperator):
+class DeadLettersOperator(QueueLineage, BaseOperator):
     """Base class of the operators that process dead letters.
 
     A dead letter must meet all filters that are given. All parameters are templated.
@@ -135,9 +136,9 @@ class DeadLettersOperator(BaseOperator):
             query["reason"] = self.reason
         if self.job_name:
             query["job_name"] = self.job_name
-        if older_than := parse_optional_duration(_none_if_blank(self.older_than), "older_than"):
+        if older_than := _parsing.parse_duration(self.older_than, "older_than"):
             query["older_than"] = older_than
-        if newer_than := parse_optional_duration(_none_if_blank(self.newer_than), "newer_than"):
+        if newer_than := _parsing.parse_duration(self.newer_than, "newer_than"):
             query["newer_than"] = newer_than
         if self.text:
             query["text"] = self.text
@@ -245,13 +246,8 @@ class ChasquiPurgeDlqOperator(DeadLettersOperator):
         )
 
 
-def _none_if_blank(value: Any) -> Any:
-    """Return None for text that a template renders if there is no value."""
-    return None if isinstance(value, str) and value in ("", "None") else value
-
-
 def _parse_ids(value: Any, name: str) -> list[str] | None:
-    value = _none_if_blank(value)
+    value = _parsing.none_if_blank(value)
     if value is None:
         return None
     if isinstance(value, str):
@@ -262,12 +258,12 @@ def _parse_ids(value: Any, name: str) -> list[str] | None:
 
 
 def _parse_positive_int(value: Any, name: str) -> int | None:
-    value = _none_if_blank(value)
+    value = _parsing.none_if_blank(value)
     return None if value is None else parse_int(name, value, 1)
 
 
 def _parse_rate_limit(value: Any) -> float | None:
-    value = _none_if_blank(value)
+    value = _parsing.none_if_blank(value)
     try:
         rate_limit = None if value is None else float(value)
     except (TypeError, ValueError):

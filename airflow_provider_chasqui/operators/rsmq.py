@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_chasqui.assets.chasqui import QueueLineage
+from airflow_provider_chasqui.core.durations import parse_duration
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
 from airflow_provider_chasqui.hooks.rsmq import RsmqHook
 from airflow_provider_chasqui.retry_policies import fail_without_retry
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class _RsmqTransferOperator(BaseOperator):
+class _RsmqTransferOperator(QueueLineage, BaseOperator):
     """Parameters that both directions share."""
 
     template_fields: Sequence[str] = (
@@ -38,7 +40,7 @@ class _RsmqTransferOperator(BaseOperator):
         namespace: str = "rsmq",
         units: Any = "s",
         max_messages: int | None = None,
-        dedup_ttl: timedelta = timedelta(days=1),
+        dedup_ttl: timedelta | float | str = timedelta(days=1),
         chasqui_conn_id: str = DEFAULT_CONN_ID,
         rsmq_conn_id: str | None = None,
         **kwargs: Any,
@@ -49,7 +51,7 @@ class _RsmqTransferOperator(BaseOperator):
         self.namespace = namespace
         self.units = units
         self.max_messages = max_messages
-        self.dedup_ttl = dedup_ttl
+        self.dedup_ttl = parse_duration(dedup_ttl, "dedup_ttl")
         self.chasqui_conn_id = chasqui_conn_id
         self.rsmq_conn_id = rsmq_conn_id
 
@@ -72,13 +74,15 @@ class RsmqToChasquiOperator(_RsmqTransferOperator):
     :param rsmq_queue_name: the RSMQ queue.
     :param queue_name: the Chasqui queue. Default: the one that the connection names.
     :param job_name: the name of the jobs. Default: `rsmq:<queue>`.
-    :param json_payload: parse the messages as JSON. Otherwise the payload is the text.
+    :param json_payload: whether to parse the messages as JSON. A message that is not JSON is moved
+        with its text as the payload, and counted as `unconverted`. Default: False, every payload is
+        the text.
     :param keep_receive_count: count the receives of a message as attempts of the job.
     :param namespace: the prefix of the RSMQ keys.
     :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
     :param max_messages: the maximum number of messages to move. None: no limit.
-    :param dedup_ttl: how long a duplicate is detected if the queues are on two servers. The default
-        is one day.
+    :param dedup_ttl: how long a duplicate is detected if the queues are on two servers: a
+        timedelta, a number of seconds, or text such as `12h`. Default: one day.
     :param chasqui_conn_id: the connection of the Chasqui queue.
     :param rsmq_conn_id: the connection of the RSMQ queue. Default: `chasqui_conn_id`.
     """
@@ -127,6 +131,11 @@ class RsmqToChasquiOperator(_RsmqTransferOperator):
             self.rsmq_queue_name,
             queue.name,
         )
+        if report.unconverted:
+            self.log.warning(
+                "rsmq transfer: %d messages are not JSON; the payloads of their jobs are the texts",
+                report.unconverted,
+            )
         return asdict(report)
 
 
@@ -143,11 +152,13 @@ class ChasquiToRsmqOperator(_RsmqTransferOperator):
     :param namespace: the prefix of the RSMQ keys.
     :param units: "s", or "ms" for queues that the Rust client rsmq_async created.
     :param max_messages: the maximum number of jobs to move. None: no limit.
-    :param dedup_ttl: how long a duplicate is detected if the queues are on two servers. The default
-        is one day.
+    :param dedup_ttl: how long a duplicate is detected if the queues are on two servers: a
+        timedelta, a number of seconds, or text such as `12h`. Default: one day.
     :param chasqui_conn_id: the connection of the Chasqui queue.
     :param rsmq_conn_id: the connection of the RSMQ queue. Default: `chasqui_conn_id`.
     """
+
+    writes_queue = False
 
     def __init__(self, *, realtime: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

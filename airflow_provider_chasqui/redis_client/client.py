@@ -27,6 +27,9 @@ from airflow_provider_chasqui.redis_client.retry import (
 
 R = TypeVar("R")
 
+# The maximum size of a request that shares a connection with other calls.
+_MAX_SHARED_BYTES = 64 * 1024
+
 
 class RedisClient:
     """Client that runs the commands of one queue on the node that holds the queue.
@@ -50,7 +53,9 @@ class RedisClient:
         self._hash_tag = keys.hash_tag
         self._queue_name = keys.queue_name
         self._server_name = connection_manager.target.display_name
-        self._idle_connections: list[tuple[Any, Any]] = []
+        # The client's own connection with its pool. A client that makes one call at a time always
+        # uses the same connection, so that CLIENT ID identifies it.
+        self._own_connections: list[tuple[Any, Any]] = []
         self._generation = fork_state.generation
 
     def execute(self, command: AnyCommand[R]) -> R:
@@ -68,7 +73,12 @@ class RedisClient:
         if isinstance(replies, list) and not isinstance(replies[0], Exception):
             return resolved.parse(replies[0])
         request = PipelineRequest(
-            (resolved,), dialect, self._server_name, self._retries, started_at=started_at
+            (resolved,),
+            dialect,
+            self._server_name,
+            self._retries,
+            started_at=started_at,
+            originals=(command,),
         )
         self._process_replies(request, replies, [0])
         (result,) = self._run_request(request)
@@ -126,7 +136,9 @@ class RedisClient:
             raise
 
     def dialect(self) -> str:
-        """Return the dialect of the server, "native" or "portable". It is detected once.
+        """Return the dialect of the server, "native" or "portable".
+
+        It is detected at the first command, and again if the server refuses native commands.
 
         :raises ChasquiError: if the server is unreachable, or older than Redis 7.
         """
@@ -139,10 +151,10 @@ class RedisClient:
         return self._connection_manager.dialect
 
     def close(self) -> None:
-        """Return every connection to its pool, which keeps it open for other clients."""
-        idle, self._idle_connections = self._idle_connections, []
-        for pool, connection in idle:
-            pool.release(connection)
+        """Return the connection to its pool, which keeps it open for other clients."""
+        own, self._own_connections = self._own_connections, []
+        for pool, connection in own:
+            pool.release(connection, limited=False)
 
     def _run_request(self, request: PipelineRequest) -> list[Any]:
         while not request.finished:
@@ -151,7 +163,16 @@ class RedisClient:
                 request.ask_node, request.block_timeout, data, len(command_indexes)
             )
             self._process_replies(request, replies, command_indexes)
+        if request.misunderstood and self._is_portable_now():
+            # Another server has taken over this address. It has executed none of these commands.
+            request.replace_misunderstood(self.pipeline_with_errors(request.misunderstood))
         return request.results(self._queue_name)
+
+    def _is_portable_now(self) -> bool:
+        """Detect the dialect again, after the server refused native commands."""
+        if self._connection_manager.dialect == dialects.NATIVE:
+            self._connection_manager.dialect = None
+        return self.dialect() == dialects.PORTABLE
 
     def _process_replies(
         self,
@@ -169,7 +190,7 @@ class RedisClient:
             # Also if the request gives up, because the next call must not use the same node.
             if request.topology_changed:
                 self._connection_manager.invalidate_topology()
-                self._disconnect_idle()
+                self._disconnect()
                 request.topology_changed = False
         if delay:
             time.sleep(delay)
@@ -186,7 +207,11 @@ class RedisClient:
     def _send_and_receive(
         self, node: Node | None, block_timeout: float, chunks: Iterable[bytes], reply_count: int
     ) -> list[Any]:
-        pool, connection = self._acquire_connection(node)
+        if self._generation != fork_state.generation:  # the parent process owns those sockets
+            self._own_connections.clear()
+            self._generation = fork_state.generation
+        limited = not block_timeout
+        pool, connection = self._acquire_connection(node, limited)
         try:
             for chunk in chunks:
                 connection.send(chunk)
@@ -194,31 +219,37 @@ class RedisClient:
                 reply_count, block_timeout + BLOCKING_GRACE if block_timeout else None
             )
         except BaseException:
-            connection.abort()
-            pool.release(connection)
+            pool.release(connection, limited=limited, reusable=False)
             raise
-        if node is None:
-            self._idle_connections.append((pool, connection))
+        if node is None and not self._own_connections and not pool.closed:
+            pool.end_use(limited)
+            self._own_connections.append((pool, connection))
         else:
-            pool.release(connection)
+            pool.release(connection, limited=limited)
         return replies
 
-    def _acquire_connection(self, node: Node | None) -> tuple[Any, Any]:
-        if self._generation != fork_state.generation:  # the parent process owns those sockets
-            self._idle_connections.clear()
-            self._generation = fork_state.generation
+    def _acquire_connection(self, node: Node | None, limited: bool) -> tuple[Any, Any]:
+        """Return a pool, and one of its connections that no other call uses."""
         if node is not None:
             pool = self._connection_manager.pool_for_node(node)
-        else:
-            try:
-                return self._idle_connections.pop()
-            except IndexError:
-                pass
-            pool = self._connection_manager.pool_for_tag(self._hash_tag)
-        return pool, pool.get_connection()
+            return pool, pool.acquire(limited=limited)
+        pool = self._connection_manager.pool_for_tag(self._hash_tag)
+        pool.begin_use(limited)
+        try:
+            while True:
+                try:
+                    own_pool, connection = self._own_connections.pop()
+                except IndexError:
+                    return pool, pool.take()
+                if own_pool is pool and not pool.closed:
+                    return pool, connection
+                own_pool.release(connection, limited=False)
+        except BaseException:
+            pool.end_use(limited)
+            raise
 
-    def _disconnect_idle(self) -> None:
-        idle, self._idle_connections = self._idle_connections, []
-        for pool, connection in idle:
-            connection.abort()
-            pool.release(connection)
+    def _disconnect(self) -> None:
+        """Close the client's own connection, after the calls that share it."""
+        own, self._own_connections = self._own_connections, []
+        for pool, connection in own:
+            pool.release(connection, limited=False, reusable=False)

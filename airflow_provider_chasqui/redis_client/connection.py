@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from functools import cache
 from typing import Any, ClassVar, cast
 
@@ -20,6 +21,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from airflow_provider_chasqui.core.errors import MissingDependency
+from airflow_provider_chasqui.redis_client.deadline import seconds_left
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 
 SUPPORTED_REDIS_PY = ">=6.4,<9"
@@ -106,11 +108,20 @@ class ConnectionMixin:
 
     def connect(self) -> None:
         """Connect and log in, or close the connection."""
+        connection: Any = self
+        timeouts = connection.socket_connect_timeout, connection.socket_timeout
+        if (limit := seconds_left()) is not None:
+            connection.socket_connect_timeout = min(timeouts[0], limit)
+            connection.socket_timeout = min(timeouts[1], limit)
         try:
             super().connect()  # type: ignore[misc]
+            if limit is not None:
+                connection._sock.settimeout(timeouts[1])
         except BaseException:
             self.abort()
             raise
+        finally:
+            connection.socket_connect_timeout, connection.socket_timeout = timeouts
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -131,6 +142,8 @@ class ConnectionMixin:
         :return: the replies. An error reply is returned as a ResponseError.
         """
         connection: Any = self
+        if (limit := seconds_left()) is not None:
+            timeout = min(timeout or self.reply_timeout, limit)
         # redis-py before 8 has no timeout argument of read_response.
         if timeout is not None and connection._sock is not None:
             connection._sock.settimeout(timeout)
@@ -157,7 +170,11 @@ class AsyncConnectionMixin:
 
     extra_kwargs: ClassVar[dict[str, Any]] = {"socket_timeout": None}
     reply_timeout: float
+    # Whether the connection is closed as soon as no call shares it any more.
+    retired = False
     _read_timeout: _ReadTimeout | None = None
+    _shared_calls: deque[_SharedCall] | None = None
+    _write_buffer: list[bytes] | None = None
 
     async def connect(self) -> None:
         """Connect and log in, or close the connection."""
@@ -204,8 +221,7 @@ class AsyncConnectionMixin:
         """
         connection: Any = self
         parser = connection._parser
-        read_timeout = self._read_timeout = self._read_timeout or _ReadTimeout()
-        read_timeout.start(connection._writer, timeout or self.reply_timeout)
+        read_timeout = self._start_read_timeout(timeout)
         replies: list[Any] = []
         try:
             if isinstance(parser, _AsyncHiredisParser):
@@ -222,6 +238,163 @@ class AsyncConnectionMixin:
         finally:
             read_timeout.stop()
         return replies
+
+    def _start_read_timeout(self, timeout: float | None) -> _ReadTimeout:
+        connection: Any = self
+        read_timeout = self._read_timeout = self._read_timeout or _ReadTimeout()
+        read_timeout.start(connection._writer, timeout or self.reply_timeout)
+        return read_timeout
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a call of `exchange` is under way."""
+        return bool(self._shared_calls)
+
+    @property
+    def server_address(self) -> Any:
+        """The address of the server: host and port, or the path of a Unix socket."""
+        connection: Any = self
+        return connection._writer.get_extra_info("peername")
+
+    async def exchange(self, data: bytes, count: int) -> list[Any]:
+        """Send commands and read their replies. Several calls may be under way at the same time.
+
+        The commands are sent in the order of the calls, and the server replies in that order. The
+        first call reads. It passes replies on to the calls that they belong to, and when its own
+        replies are complete, the next call reads. A single caller therefore needs no other task.
+
+        :param data: RESP bytes of commands that do not block.
+        :param count: the number of replies.
+        :return: the replies. An error reply is returned as a ResponseError.
+        """
+        connection: Any = self
+        if self._shared_calls is None:
+            self._shared_calls, self._write_buffer = deque(), []
+        calls = self._shared_calls
+        call = _SharedCall(count)
+        if not calls:
+            connection._writer.write(data)
+            calls.append(call)
+        else:
+            calls.append(call)
+            self._write_later(data)
+            call.turn = asyncio.get_running_loop().create_future()
+        try:
+            if call.turn is not None:
+                await call.turn
+            if len(call.replies) < count:
+                await self._read_shared(call)
+        except asyncio.CancelledError:
+            call.abandoned = True
+            is_reader = call.turn is None or not call.turn.cancelled()
+            if is_reader and len(call.replies) < count:
+                await self._pass_on_reading()
+            raise
+        if self.retired and not calls:
+            await self.abort()
+        return call.replies
+
+    def _write_later(self, data: bytes) -> None:
+        """Send the commands of all calls that are made in the same step of the event loop."""
+        assert self._write_buffer is not None
+        if not self._write_buffer:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._write_buffer.append(data)
+
+    def _flush(self) -> None:
+        connection: Any = self
+        data = b"".join(self._write_buffer or ())
+        if data and connection._writer is not None:
+            self._write_buffer = []
+            connection._writer.write(data)
+
+    async def _read_shared(self, call: _SharedCall) -> None:
+        """Read until the replies of a call are complete, then let the next call read."""
+        connection: Any = self
+        read_timeout = self._start_read_timeout(None)
+        parser = connection._parser
+        try:
+            if isinstance(parser, _AsyncHiredisParser):
+                await self._read_shared_hiredis(parser, call, read_timeout)
+            while len(call.replies) < call.count:
+                try:
+                    self._add_shared_reply(await connection.read_response())
+                except ResponseError as error:
+                    self._add_shared_reply(error)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if read_timeout.expired and isinstance(error, RedisConnectionError):
+                error = TimeoutError()
+            await self._fail_shared_calls(error)
+            raise error from None
+        finally:
+            read_timeout.stop()
+        if self._shared_calls:
+            await self._pass_on_reading()
+
+    async def _read_shared_hiredis(
+        self, parser: Any, call: _SharedCall, read_timeout: _ReadTimeout
+    ) -> None:
+        stream, reader, calls = parser._stream, parser._reader, self._shared_calls
+        # Replies that have arrived already complete other calls without another read.
+        while calls:
+            reply = reader.gets()
+            if reply is not NOT_ENOUGH_DATA:
+                if isinstance(reply, Exception) and not isinstance(reply, ResponseError):
+                    raise reply
+                self._add_shared_reply(reply)
+                continue
+            if len(call.replies) == call.count:
+                return
+            data = await stream.read(_READ_SIZE)
+            if not data:
+                raise RedisConnectionError("the server has closed the connection")
+            reader.feed(data)
+            read_timeout.touch()
+
+    def _add_shared_reply(self, reply: Any) -> None:
+        assert self._shared_calls is not None
+        call = self._shared_calls[0]
+        call.replies.append(reply)
+        if len(call.replies) == call.count:
+            self._shared_calls.popleft()
+            if call.turn is not None and not call.turn.done():
+                call.turn.set_result(None)
+
+    async def _pass_on_reading(self) -> None:
+        """Wake the first call that still waits for replies; it reads from now on."""
+        calls = self._shared_calls or ()
+        for call in calls:
+            if not call.abandoned and call.turn is not None and not call.turn.done():
+                call.turn.set_result(None)
+                return
+        if calls:
+            # Only cancelled calls are left, and none of them would read its replies.
+            await self._fail_shared_calls(RedisConnectionError("the call was cancelled"))
+
+    async def _fail_shared_calls(self, error: BaseException) -> None:
+        calls, self._shared_calls, self._write_buffer = self._shared_calls or (), None, None
+        if not isinstance(error, Exception):
+            error = RedisConnectionError("the call that read the replies was interrupted")
+        for call in calls:
+            if call.turn is not None and not call.turn.done():
+                # Each call has its own exception, because raising one adds to its traceback.
+                call.turn.set_exception(type(error)(*error.args))
+        await self.abort()
+
+
+class _SharedCall:
+    """A call of `exchange`: its replies, and the future that wakes it."""
+
+    __slots__ = ("abandoned", "count", "replies", "turn")
+
+    def __init__(self, count: int):
+        self.count = count
+        self.replies: list[Any] = []
+        # Set when the replies are complete, or when it is the turn of this call to read.
+        self.turn: asyncio.Future[None] | None = None
+        self.abandoned = False
 
 
 async def _read_hiredis_replies(

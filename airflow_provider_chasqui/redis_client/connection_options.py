@@ -12,9 +12,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from airflow_provider_chasqui.redis_client.cluster import Node
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 
-# The number of concurrent callers limits the number of connections, not the pool.
-_MAX_CONNECTIONS = 2**31
-
 
 class _SafeCredentialProvider(CredentialProvider):
     """Wrapper of the user's credential provider whose errors contain no secret.
@@ -61,7 +58,6 @@ def connection_kwargs(target: RedisTarget) -> dict[str, Any]:
         "client_name": target.client_name,
         "protocol": 2,
         "socket_keepalive": True,
-        "max_connections": _MAX_CONNECTIONS,
     }
     if target.unix_path:
         del options["socket_keepalive"]

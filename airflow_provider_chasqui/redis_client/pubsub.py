@@ -54,14 +54,13 @@ class ChannelSubscriber:
 
     async def _subscribe(self) -> None:
         pool = await self._connection_manager.pool_for_tag(self._hash_tag)
-        connection: Any = await pool.get_connection()
+        connection: Any = await pool.acquire(limited=False)
         try:
             await connection.send(encode_command(("SUBSCRIBE", self._channel)))
             while await connection.read_response():
                 self._notified.set()
         finally:
-            await connection.abort()
-            await pool.release(connection)
+            await pool.release(connection, limited=False, reusable=False)
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())

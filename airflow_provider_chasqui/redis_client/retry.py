@@ -24,6 +24,8 @@ from airflow_provider_chasqui.core.command import (
 from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.resp import encode_command
 from airflow_provider_chasqui.redis_client import error_mapping
+from airflow_provider_chasqui.redis_client.deadline import current_deadline
+from airflow_provider_chasqui.redis_client.dialect import NATIVE
 from airflow_provider_chasqui.redis_client.scripts import load_script
 
 R = TypeVar("R")
@@ -52,6 +54,7 @@ class PipelineRequest:
     :param retries: the number of retries after a failure.
     :param clock: a monotonic clock in seconds.
     :param started_at: the time of the first attempt on this clock. None: now.
+    :param originals: the commands for both dialects, if `commands` are already resolved.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class PipelineRequest:
         retries: int,
         clock: Callable[[], float] = time.monotonic,
         started_at: float | None = None,
+        originals: Sequence[AnyCommand[Any]] | None = None,
     ):
+        self._originals = commands if originals is None else originals
         self._commands: list[Any] = [
             getattr(command, dialect) if type(command) is DialectCommand else command
             for command in commands
@@ -71,6 +76,9 @@ class PipelineRequest:
         self._server_name = server_name
         self._retries = retries
         self._attempts = 0
+        self._redirected = False
+        # Indexes of commands that a server of the other dialect would refuse in this way.
+        self._misunderstood: list[int] = []
         self._needs_script_load: set[int] = set()
         self._pending = list(range(len(commands)))
         self.parsed_replies: list[Any] = [None] * len(commands)
@@ -83,6 +91,8 @@ class PipelineRequest:
         self._deadline = (
             (clock() if started_at is None else started_at) + self.block_timeout + _RETRY_TIMEOUT
         )
+        if (deadline := current_deadline()) is not None:
+            self._deadline = min(self._deadline, deadline)
 
     @property
     def finished(self) -> bool:
@@ -161,6 +171,8 @@ class PipelineRequest:
                 # chunks of a batch must arrive in order), so it is sent again after that one.
                 pending.append(index)
             else:
+                if self._dialect == NATIVE and error_mapping.is_misunderstood(reply):
+                    self._misunderstood.append(index)
                 self.parsed_replies[index] = self._parse_reply(self._commands[index], reply)
         if pending and self._commands[-1].confirms_pipeline:
             # The confirmation is valid only for commands sent on the same connection.
@@ -192,11 +204,13 @@ class PipelineRequest:
         return self._next_delay(error)
 
     def _next_delay(self, error: Exception, immediate: bool = False) -> float:
+        if immediate and not self._redirected:
+            # The node has not executed the command, so this is no retry.
+            self._redirected = True
+            return 0.0
         self._attempts += 1
         delay: float = min(_MAX_RETRY_DELAY, _INITIAL_RETRY_DELAY * 2 ** (self._attempts - 1))
         delay *= 0.5 + random.random() / 2
-        if immediate and self._attempts == 1:
-            delay = 0.0
         if self._attempts > self._retries or self._clock() + delay > self._deadline:
             raise error_mapping.to_chasqui_error(error, self._server_name) from error
         return delay
@@ -209,6 +223,19 @@ class PipelineRequest:
             error.__cause__ = reply
             return error
         return command.parse(reply)
+
+    @property
+    def misunderstood(self) -> list[AnyCommand[Any]]:
+        """The commands that a server refused as if it had the other dialect."""
+        return [self._originals[index] for index in self._misunderstood]
+
+    def replace_misunderstood(self, results: Sequence[Any]) -> None:
+        """Replace the errors of the `misunderstood` commands.
+
+        :param results: the results of these commands in the other dialect.
+        """
+        for index, result in zip(self._misunderstood, results, strict=True):
+            self.parsed_replies[index] = result
 
     def results(self, queue_name: str) -> list[Any]:
         """Return one result per command.

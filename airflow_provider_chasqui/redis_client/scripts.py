@@ -10,6 +10,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from airflow_provider_chasqui.core.errors import ConnectionFailed
+
 _INCLUDE_PATTERN = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 # Read as package resources, because on a Spark executor the package is in a zip file.
 _PACKAGED_DIR = files("airflow_provider_chasqui") / "lua"
@@ -34,7 +36,20 @@ def load_script(name: str, dialect: str) -> Script:
     :param name: the name of the file in lua/, without its ending.
     :param dialect: "native" or "portable". Includes are searched in this folder, then in lib/.
     :raises FileNotFoundError: if the script or an include does not exist.
+    :raises ConnectionFailed: if a file cannot be read, such as when too many files are open.
     """
+    try:
+        return _read_script(name, dialect)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConnectionFailed(
+            f"cannot read the script lua/{name}.lua: {error.strerror}; close other files, or raise "
+            "the limit of open files (ulimit -n)"
+        ) from error
+
+
+def _read_script(name: str, dialect: str) -> Script:
 
     def read_include(match: re.Match[str]) -> str:
         for folder in (LUA_DIR / dialect, LUA_DIR / "lib"):

@@ -104,6 +104,8 @@ class RedisTarget:
     :param connect_timeout: the longest wait for a connection, in seconds.
     :param retries: how often a command is sent again after a failure, with increasing delays and
         for at most one minute. The default outlasts a failover of about ten seconds.
+    :param max_connections: the number of connections per node that several calls use at the same
+        time, see docs/connections.md.
     :param client_name: the name of the connections in CLIENT LIST.
     :param credential_provider: the source of the credentials, instead of `username` and `password`.
     :raises InvalidArgument: if a value is not valid, or two of them exclude each other.
@@ -122,6 +124,7 @@ class RedisTarget:
     timeout: float = 10.0
     connect_timeout: float = 5.0
     retries: int = 20
+    max_connections: int = 32
     client_name: str | None = None
     credential_provider: CredentialProvider | None = field(default=None, repr=False)
 
@@ -146,6 +149,8 @@ class RedisTarget:
                 )
         if self.retries < 0:
             raise InvalidArgument(f"retries must be 0 or more, not {self.retries}")
+        if self.max_connections < 1:
+            raise InvalidArgument(f"max_connections must be 1 or more, not {self.max_connections}")
 
     @property
     def display_name(self) -> str:
@@ -193,6 +198,7 @@ class RedisTarget:
             "timeout": f"{self.timeout:g}",
             "connect_timeout": f"{self.connect_timeout:g}",
             "retries": str(self.retries),
+            "max_connections": str(self.max_connections),
             "client_name": self.client_name,
             "sentinel_username": self.sentinel_username,
             "sentinel_password": self.sentinel_password,
@@ -265,6 +271,22 @@ def from_url(url: str, **overrides: Any) -> RedisTarget:
     return replace(RedisTarget(**fields), **overrides)
 
 
+def from_env(environ: Mapping[str, str]) -> RedisTarget | None:
+    """Return the target that environment variables describe. `RedisTarget.to_env` is the inverse.
+
+    :param environ: the environment variables.
+    :return: the target, or None if CHASQUI_URL is not set.
+    :raises InvalidArgument: if the URL is not valid.
+    """
+    url = environ.get("CHASQUI_URL") or environ.get("CHASQUI_REDIS_URL")
+    if not url:
+        return None
+    variables = {"username": "CHASQUI_USERNAME", "password": "CHASQUI_PASSWORD"}
+    return from_url(
+        url, **{field: value for field, key in variables.items() if (value := environ.get(key))}
+    )
+
+
 def _split_url(url: str) -> tuple[str, str, str, str, dict[str, str]]:
     # urllib does not accept several hosts, and its errors quote text that may be a password.
     scheme, separator, location = url.partition("://") if isinstance(url, str) else ("", "", "")
@@ -319,8 +341,8 @@ def _parse_options(query: Mapping[str, str]) -> dict[str, Any]:
                 options[key] = float(value)
             except ValueError:
                 raise InvalidArgument(f"{key} in the URL is not a number of seconds") from None
-        elif key == "retries":
-            options[key] = _parse_int(value, "retries in the URL")
+        elif key in ("retries", "max_connections"):
+            options[key] = _parse_int(value, f"{key} in the URL")
         elif key in ("client_name", "sentinel_username", "sentinel_password"):
             options[key] = value
         else:

@@ -85,8 +85,9 @@ def migrate_from_rsmq(
     :param job_name: the name of the jobs. Default: `rsmq:<queue>`.
     :param max_messages: the maximum number of messages to move. None: no limit.
     :param keep_receive_count: count the receives of a message as attempts of the job.
-    :param convert: the function that makes the payload from the text of a message. None keeps the
-        text.
+    :param convert: the function that makes the payload from the text of a message. If it raises
+        ValueError, the text is the payload, and the message is counted as `unconverted`. None keeps
+        the text.
     :param vt: how long a message is hidden while it is copied to another server. The default is one
         minute.
     :param dedup_ttl: how long a duplicate is detected if there are two servers. The default is one
@@ -131,19 +132,25 @@ def _copy_page_from_rsmq(
     received: list[RsmqMessage | None] = rsmq.client.pipeline([receive] * limit)
     messages = list({message.id: message for message in received if message is not None}.values())
     with_body = [message for message in messages if message.raw is not None]
-    created = 0
+    created = unconverted = 0
     if with_body:
-        jobs = [
+        encoded = [
             converter.encode_job(message, current_time_ms(), dedup_ttl_ms) for message in with_body
         ]
+        jobs = [job for job, _ in encoded]
         # The token is derived from the first message, so the same page sent again adds nothing.
         token = f"rsmq:{with_body[0].id}:{with_body[0].rc}"
         command = enqueue.add_jobs(queue.keys, jobs, queue.config.max_len or 0, token)
         flags: list[bool] = queue.client.execute(command)
         created = sum(flags)
+        unconverted = sum(
+            flag and not converted for flag, (_, converted) in zip(flags, encoded, strict=True)
+        )
     rsmq.client.pipeline([rsmq.flows.delete(source, message.id) for message in messages])
     dropped = len(messages) - len(with_body)
-    return len(messages), TransferReport(created, dropped, len(with_body) - created)
+    return len(messages), TransferReport(
+        created, dropped, len(with_body) - created, unconverted=unconverted
+    )
 
 
 def migrate_to_rsmq(

@@ -8,25 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_chasqui.core.errors import (
-    BatchNotFound,
+    BatchCancelled,
+    BatchFailed,
     ChasquiError,
-    JobNotFound,
+    InvalidArgument,
+    JobFailed,
     RedisServerError,
     WaitTimeout,
 )
+from airflow_provider_chasqui.core.validation import require_choice
 from airflow_provider_chasqui.hooks._stats import task_stats
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID, ChasquiHook
+from airflow_provider_chasqui.operators._task_identity import is_retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_chasqui.queue import Queue
     from airflow_provider_chasqui.triggers._waiting import QueueSource
+
+COUNTS_XCOM_KEY = "counts"
+OnRetryOfSensor = Literal["reattach", "replay"]
 
 
 class ChasquiSensorBase(BaseSensorOperator):
@@ -34,52 +43,109 @@ class ChasquiSensorBase(BaseSensorOperator):
 
     A deferred sensor for a job or a batch, and one in `poke` mode, follows the events of the queue.
     The depth sensor reads the depth every `poke_interval`. A sensor in `reschedule` mode checks the
-    state every `poke_interval`.
+    state every `poke_interval`. With `soft_fail` or `never_fail` an error or a timeout skips the
+    task instead of failing it.
 
     :param deferrable: whether to wait in the triggerer, without a worker slot. Default: the
         `default_deferrable` option of Airflow's section `[operators]`.
+    :param start_from_trigger: whether the scheduler defers the task without starting it on a worker
+        first. Requires `deferrable` and a `queue_name`. Default: False.
     :param chasqui_conn_id: the id of the Airflow connection. Default: `chasqui_default`.
         (templated)
     """
 
     ui_color = "#e3ecd8"
     stat_name = ""
+    # What a later try does about dead jobs: "reattach" or "replay".
+    on_retry: OnRetryOfSensor = "reattach"
 
     def __init__(
         self,
         *,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        start_from_trigger: bool = False,
         chasqui_conn_id: str = DEFAULT_CONN_ID,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.deferrable = deferrable
+        self.start_from_trigger = start_from_trigger and deferrable
         self.chasqui_conn_id = chasqui_conn_id
+
+    def _set_start_trigger(self, queue_name: str | None) -> None:
+        """Let the scheduler start the trigger. The triggerer renders the templates.
+
+        :param queue_name: the queue.
+        :raises InvalidArgument: if the queue is missing.
+        """
+        if not isinstance(queue_name, str):
+            raise InvalidArgument(
+                "start_from_trigger requires queue_name, because the task that reads the "
+                "connection is not started"
+            )
+        from airflow_provider_chasqui.triggers._waiting import AIRFLOW_TIMEOUT_MARGIN
+
+        trigger_cls, trigger_kwargs = self.build_trigger(queue_name, None).serialize()
+        # As in `defer_timeouts`: the error of the trigger contains the state, that of Airflow not.
+        margin = AIRFLOW_TIMEOUT_MARGIN
+        self.start_trigger_args = StartTriggerArgs(
+            trigger_cls=trigger_cls,
+            trigger_kwargs=trigger_kwargs | {"timeout_margin": margin.total_seconds()},
+            next_method="execute_complete",
+            timeout=timedelta(seconds=self.timeout) + margin,
+        )
+
+    def _set_on_retry(self, on_retry: OnRetryOfSensor) -> None:
+        """Check and set `on_retry`."""
+        require_choice("on_retry", on_retry, ("reattach", "replay"))
+        if on_retry == "replay" and self.start_from_trigger:
+            raise InvalidArgument(
+                "on_retry='replay' does not support start_from_trigger, because the task that "
+                "replays the jobs is not started"
+            )
+        self.on_retry = on_retry
+
+    def replay_dead_jobs(self, queue: Queue) -> None:
+        """Replay the dead jobs that the sensor waits for.
+
+        :param queue: the queue.
+        """
+        raise NotImplementedError
+
+    def _replay_on_retry(self, context: Context) -> None:
+        # A sensor in reschedule mode is executed several times in one try.
+        is_first_poke = not context.get("task_reschedule_count", 0)
+        if self.on_retry == "replay" and is_first_poke and is_retry(context["ti"]):
+            with ChasquiHook(self.chasqui_conn_id) as hook:
+                self.replay_dead_jobs(hook.queue(getattr(self, "queue_name", None)))
 
     def execute(self, context: Context) -> Any:
         """Wait, or defer the task, and return the result of the sensor."""
+        with self._errors_as_sensor_errors():
+            self._replay_on_retry(context)
         if not self.deferrable and self.mode == "reschedule":
-            with self._skip_on_soft_fail():
+            with self._errors_as_sensor_errors():
                 return super().execute(context)
-        self.push_link(context)
-        timeout = timedelta(seconds=self.timeout)
-        if self.deferrable:
-            with self._skip_on_soft_fail():
-                if (result := self._quick_poke(context)) is not None:
-                    return result.xcom_value
-            self.defer(
-                trigger=self.build_trigger(), method_name="execute_complete", timeout=timeout
-            )
         from airflow_provider_chasqui.triggers import _waiting
 
-        with ChasquiHook(self.chasqui_conn_id) as hook:
-            source = _waiting.QueueSource(self.chasqui_conn_id, self.resolve_queue_name(hook), hook)
-            try:
-                event = _waiting.wait_in_process(
-                    self.wait(source), timeout, f"the wait of the task {self.task_id!r}"
-                )
-            except WaitTimeout as error:
-                self._raise_timeout(error)
+        if self.deferrable:
+            with self._errors_as_sensor_errors():
+                if (result := self._quick_poke(context)) is not None:
+                    return result.xcom_value
+                with ChasquiHook(self.chasqui_conn_id) as hook:
+                    queue_name = self.resolve_queue_name(hook)
+            self.push_link(context, queue_name)
+            deadline, timeout = _waiting.defer_timeouts(timedelta(seconds=self.timeout))
+            self.defer(
+                trigger=self.build_trigger(queue_name, deadline),
+                method_name="execute_complete",
+                timeout=timeout,
+            )
+        with ChasquiHook(self.chasqui_conn_id) as hook, self._errors_as_sensor_errors():
+            queue_name = self.resolve_queue_name(hook)
+            self.push_link(context, queue_name)
+            source = _waiting.QueueSource(self.chasqui_conn_id, queue_name, hook)
+            event = _waiting.wait_in_process(self.wait(source, self.timeout))
         return self.execute_complete(context, event)
 
     def _quick_poke(self, context: Context) -> PokeReturnValue | None:
@@ -90,8 +156,8 @@ class ChasquiSensorBase(BaseSensorOperator):
         """
         try:
             result = self.poke(context)
-        except (RedisServerError, BatchNotFound, JobNotFound):
-            return None  # the trigger retries, and it can also find the job in the events
+        except RedisServerError:
+            return None  # the trigger connects again
         return result if isinstance(result, PokeReturnValue) else None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -101,7 +167,8 @@ class ChasquiSensorBase(BaseSensorOperator):
         :param event: the event of the trigger.
         :return: the result of the sensor.
         """
-        with self._skip_on_soft_fail(), ChasquiHook(self.chasqui_conn_id) as hook:
+        with self._errors_as_sensor_errors(), ChasquiHook(self.chasqui_conn_id) as hook:
+            self.push_link(context, self.resolve_queue_name(hook))
             return self.finish(context, hook, event)
 
     def finish(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
@@ -114,20 +181,26 @@ class ChasquiSensorBase(BaseSensorOperator):
         task_stats.record_wait(self.stat_name, context, self.resolve_queue_name(hook))
         return self.check_event(context, hook, event)
 
-    def push_link(self, context: Context) -> None:
+    def push_link(self, context: Context, queue_name: str) -> None:
         """Push the XCom of the extra link. A sensor without a link pushes nothing.
 
         :param context: the task's context.
+        :param queue_name: the queue.
         """
 
-    def build_trigger(self) -> Any:
-        """Return the trigger that waits in the triggerer."""
+    def build_trigger(self, queue_name: str, deadline: float | None) -> Any:
+        """Return the trigger that waits in the triggerer.
+
+        :param queue_name: the queue.
+        :param deadline: when the wait times out, in seconds since the epoch; None for never.
+        """
         raise NotImplementedError
 
-    def wait(self, source: QueueSource) -> Any:
+    def wait(self, source: QueueSource, timeout: float) -> Any:
         """Return a coroutine that waits in the task and returns the event at the end.
 
         :param source: the queue.
+        :param timeout: how long to wait, in seconds.
         """
         raise NotImplementedError
 
@@ -147,20 +220,27 @@ class ChasquiSensorBase(BaseSensorOperator):
         """
         return hook.queue(getattr(self, "queue_name", None)).name
 
-    def _raise_timeout(self, error: WaitTimeout) -> None:
-        from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSkipException
-
-        error_class = AirflowSkipException if self.soft_fail else AirflowSensorTimeout
-        raise error_class(str(error)) from error
-
     @contextmanager
-    def _skip_on_soft_fail(self) -> Iterator[None]:
-        """Turn an error into a skip if `soft_fail` is set."""
+    def _errors_as_sensor_errors(self) -> Iterator[None]:
+        """Turn an error into a skip if `soft_fail` or `never_fail` is set.
+
+        Otherwise a timeout becomes that of a sensor, which Airflow does not retry. Dead jobs fail
+        the task without its retries, unless a retry replays them.
+        """
+        from airflow.providers.common.compat.sdk import (
+            AirflowFailException,
+            AirflowSensorTimeout,
+            AirflowSkipException,
+        )
+
         try:
             yield
         except ChasquiError as error:
-            if not self.soft_fail:
-                raise
-            from airflow.providers.common.compat.sdk import AirflowSkipException
-
-            raise AirflowSkipException(str(error)) from error
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            if isinstance(error, WaitTimeout):
+                raise AirflowSensorTimeout(str(error)) from error
+            is_dead = isinstance(error, BatchFailed | JobFailed) and self.on_retry == "reattach"
+            if is_dead or isinstance(error, BatchCancelled):
+                raise AirflowFailException(str(error)) from error
+            raise

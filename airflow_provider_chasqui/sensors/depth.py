@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import PokeReturnValue
 
 from airflow_provider_chasqui.core.durations import parse_duration
+from airflow_provider_chasqui.core.errors import InvalidArgument
 from airflow_provider_chasqui.core.validation import parse_int
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
 from airflow_provider_chasqui.sensors._base import ChasquiSensorBase
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
 
     from airflow_provider_chasqui.triggers._waiting import DepthLimits, QueueSource
 
+_LIMIT_NAMES = ("max_waiting", "max_running", "max_lag", "max_delayed", "max_dead")
+
 
 class ChasquiQueueDepthSensor(ChasquiSensorBase):
     """Sensor that waits until no count of a queue exceeds its limit.
 
     Returns a mapping with the counts `waiting`, `running`, `delayed`, `dead` and `lag`. A limit
-    that is None is not checked. The limits are an integer or decimal text, and are templated.
+    that is None is not checked; at least one limit is required. The limits are an integer or
+    decimal text, and are templated.
 
-    :param queue_name: the queue. (templated)
+    :param queue_name: the queue. Default: the `queue_name` of the connection. (templated)
     :param max_waiting: the maximum number of waiting jobs: the entries of the stream minus the
         pending ones. Default: None.
     :param max_running: the maximum number of jobs that workers own. Default: None.
@@ -37,6 +41,9 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
         such as `5s`. Default: 5 seconds.
     :param deferrable: whether to wait in the triggerer, without a worker slot. Default: the
         `default_deferrable` option of Airflow's section `[operators]`.
+    :param start_from_trigger: whether the scheduler defers the task without starting it on a worker
+        first. Requires `deferrable` and a `queue_name`, and limits without templates. Default:
+        False.
     :param chasqui_conn_id: the id of the Airflow connection. Default: `chasqui_default`.
         (templated)
     """
@@ -55,7 +62,7 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
     def __init__(
         self,
         *,
-        queue_name: str,
+        queue_name: str | None = None,
         max_waiting: int | str | None = None,
         max_running: int | str | None = None,
         max_lag: int | str | None = None,
@@ -71,11 +78,17 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
         self.max_lag = max_lag
         self.max_delayed = max_delayed
         self.max_dead = max_dead
+        if all(getattr(self, name) is None for name in _LIMIT_NAMES):
+            raise InvalidArgument(
+                f"at least one of {', '.join(_LIMIT_NAMES)} is required, because a sensor without "
+                "a limit would not wait"
+            )
+        if self.start_from_trigger:
+            self._set_start_trigger(queue_name)
 
     @property
     def _limit_values(self) -> dict[str, int | None]:
-        names = ("max_waiting", "max_running", "max_lag", "max_delayed", "max_dead")
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in _LIMIT_NAMES}
         return {
             name: None if value is None else parse_int(name, value)
             for name, value in values.items()
@@ -87,26 +100,28 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
 
         return DepthLimits(**self._limit_values)
 
-    def build_trigger(self) -> Any:
+    def build_trigger(self, queue_name: str, deadline: float | None) -> Any:
         from airflow_provider_chasqui.triggers.depth import ChasquiQueueDepthTrigger
 
         return ChasquiQueueDepthTrigger(
-            queue_name=self.queue_name,
+            queue_name=queue_name,
             poll_interval=float(self.poke_interval),
+            deadline=deadline,
             chasqui_conn_id=self.chasqui_conn_id,
             **self._limit_values,
         )
 
-    def wait(self, source: QueueSource) -> Any:
+    def wait(self, source: QueueSource, timeout: float) -> Any:
         from airflow_provider_chasqui.triggers._waiting import wait_depth
 
-        return wait_depth(source, self._depth_limits, float(self.poke_interval), self.log.info)
+        interval = float(self.poke_interval)
+        return wait_depth(source, self._depth_limits, interval, self.log.info, timeout=timeout)
 
     def check_event(self, context: Context, hook: ChasquiHook, event: dict[str, Any]) -> Any:
         from airflow_provider_chasqui.triggers._waiting import raise_from_event
 
         if event.get("status") != "below_limits":
-            raise_from_event(event, self.queue_name)
+            raise_from_event(event, self.resolve_queue_name(hook))
         return {name: count for name, count in event.items() if name != "status"}
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
@@ -117,12 +132,9 @@ class ChasquiQueueDepthSensor(ChasquiSensorBase):
         from airflow_provider_chasqui.triggers._waiting import depth_event
 
         with ChasquiHook(self.chasqui_conn_id) as hook:
-            depth = hook.queue(self.queue_name).depth()
+            queue = hook.queue(self.queue_name)
+            depth = queue.depth()
             if exceeded := self._depth_limits.exceeded(depth):
-                self.log.info(
-                    "depth: queue %r exceeds its limits: %s",
-                    self.queue_name,
-                    ", ".join(exceeded),
-                )
+                self.log.info("Queue %r exceeds its limits: %s", queue.name, "; ".join(exceeded))
                 return False
             return PokeReturnValue(True, self.finish(context, hook, depth_event(depth)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from airflow_provider_chasqui.redis_client.scripts import LUA_DIR
 
 PACKAGES = ("core", "redis_client", "spark")
-MODULES = ("__init__.py", "clock.py", "queue.py")
+MODULES = ("__init__.py", "arrow_encoder.py", "clock.py", "queue.py")
 ZIP_NAME = "chasqui_spark.zip"
 MAIN_NAME = "chasqui_submit.py"
 

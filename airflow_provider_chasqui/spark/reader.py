@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from airflow_provider_chasqui.core.batch import batch_job_id, iter_set_bits
+from airflow_provider_chasqui.core.batch import batch_job_id
 from airflow_provider_chasqui.core.command import as_int, as_raw, redis_command
 from airflow_provider_chasqui.core.commands import batches, delayed
+from airflow_provider_chasqui.core.commands.results import read_result_page
 from airflow_provider_chasqui.core.errors import BatchNotFound
+from airflow_provider_chasqui.core.results import BUCKET_SIZE
 from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
@@ -147,17 +149,12 @@ class ViewReader(DataSourceReader):
         ]
 
     def _batch_result_pages(self, queue: Queue, partition: BatchBitRange) -> Iterator[list[Any]]:
-        batch = self._options.batch_id or ""
-        key = queue.keys.batch_done(batch, partition.part)
-        bits = queue.client.execute(
-            redis_command("GETRANGE", key, partition.first_byte, partition.last_byte, parse=as_raw)
-        )
-        ids = [
-            batch_job_id(batch, partition.part, partition.first_byte * 8 + bit)
-            for bit in iter_set_bits(bits)
-        ]
-        for start in range(0, len(ids), PAGE_SIZE):
-            yield _existing_results(queue, ids[start : start + PAGE_SIZE])
+        batch, part = self._options.batch_id or "", partition.part
+        first, stop = partition.first_byte * 8, partition.last_byte * 8 + 8
+        for page in _batch_results(queue, batch, part, first, stop):
+            # A worker of ChasquiMQ gives each result a key of its own.
+            missing = [job_id for job_id, body in page if body is None]
+            yield _existing((dict(page) | dict(_get_results(queue, missing))).items())
 
 
 def stream_key(queue: Queue, view: str) -> str:
@@ -187,22 +184,55 @@ def _delayed_pages(queue: Queue, partition: DueTimeRange) -> Iterator[list[Any]]
 
 def _scan_results(queue: Queue) -> Iterator[list[Any]]:
     prefix = queue.keys.result("")
-    pattern = "".join(f"\\{char}" if char in "*?[]\\^-" else char for char in prefix) + "*"
+    for names in _scan_keys(queue, prefix):
+        yield _existing(_get_results(queue, [name[len(prefix) :] for name in names]))
+    prefix = queue.keys.batch("")
+    for names in _scan_keys(queue, prefix, ":results:*"):
+        for name in names:
+            batch_id, part, _, bucket = name[len(prefix) :].rsplit(":", 3)
+            first = int(bucket) * BUCKET_SIZE
+            pages = _batch_results(queue, batch_id, int(part), first, first + BUCKET_SIZE)
+            yield from map(_existing, pages)
+
+
+def _scan_keys(queue: Queue, prefix: str, rest: str = "") -> Iterator[list[str]]:
+    """Yield the keys with a prefix in pages, each key once."""
+    pattern = "".join(f"\\{char}" if char in "*?[]\\^-" else char for char in prefix) + "*" + rest
     cursor, seen = b"0", set()
     while True:
         cursor, names = queue.client.execute(
             redis_command("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE_SIZE, parse=as_raw)
         )
         # SCAN may return a key twice.
-        new_ids = [name.decode()[len(prefix) :] for name in names if name not in seen]
+        new_names = [name.decode() for name in names if name not in seen]
         seen.update(names)
-        if new_ids:
-            yield _existing_results(queue, new_ids)
+        if new_names:
+            yield new_names
         if cursor == b"0":
             return
 
 
-def _existing_results(queue: Queue, ids: list[str]) -> list[Any]:
-    gets = [redis_command("GET", queue.keys.result(job_id), parse=as_raw) for job_id in ids]
-    bodies = queue.client.pipeline(gets)
-    return [pair for pair in zip(ids, bodies, strict=True) if pair[1] is not None]
+def _batch_results(
+    queue: Queue, batch_id: str, part: int, start: int, stop: int
+) -> Iterator[list[tuple[str, bytes | None]]]:
+    """Yield the ids of the done jobs of a part, each with the result in its bucket or None."""
+    while start < stop:
+        page = queue.client.run_flow(
+            read_result_page(queue.keys, batch_id, part, start, min(stop, start + PAGE_SIZE))
+        )
+        yield [
+            (batch_job_id(batch_id, part, index), body)
+            for index, (done, body) in enumerate(zip(page.done, page.bodies, strict=True), start)
+            if done == "1"
+        ]
+        start += len(page.done)
+
+
+def _get_results(queue: Queue, job_ids: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the ids, each with the result in a key of its own or None."""
+    gets = [redis_command("GET", queue.keys.result(job_id), parse=as_raw) for job_id in job_ids]
+    return zip(job_ids, queue.client.pipeline(gets) if gets else (), strict=True)
+
+
+def _existing(results: Iterable[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    return [result for result in results if result[1] is not None]

@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from airflow_provider_chasqui.arrow_encoder import split_batch
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.batch import MAX_PARTS
 from airflow_provider_chasqui.core.commands import dead_letters, staged_writes
@@ -109,7 +110,7 @@ class TaskWriter:
         encoder = RowEncoder(self.options, self._column_names)
         first_index = 0
         for batch in batches:
-            for piece in encoder.split_batch(batch):
+            for piece in split_batch(batch):
                 yield encode(encoder, piece, first_index)
                 first_index += piece.num_rows
 
@@ -193,14 +194,20 @@ class TaskWriter:
         for rows in self._encode_jobs(task_commit, batches):
             calls = list(rows.split_calls(_MAX_CALL_ROWS, _MAX_CALL_BYTES))
             for start in range(0, len(calls), _CALLS_PER_PIPELINE):
-                window = calls[start : start + _CALLS_PER_PIPELINE]
-                queue.client.pipeline(
-                    [
-                        staged_writes.add(queue.keys, items, self.staged_write_options)
-                        for _, items in window
-                    ]
-                )
-            task_commit.rows += len(rows)
+                commands = []
+                for count, items in calls[start : start + _CALLS_PER_PIPELINE]:
+                    task_commit.rows += count
+                    commands.append(
+                        staged_writes.add(
+                            queue.keys,
+                            task_commit.batch_id,
+                            task_commit.part,
+                            task_commit.rows,
+                            items,
+                            self.staged_write_options,
+                        )
+                    )
+                queue.client.pipeline(commands)
         return task_commit
 
     def _write_deduplicated(

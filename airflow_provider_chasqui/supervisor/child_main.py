@@ -22,14 +22,16 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterable, Mapping
 
 from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.errors import AuthenticationFailed, ChasquiError, ServerTooOld
+from airflow_provider_chasqui.engine import handler_loader
 from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.engine.gc_tuning import tune_gc
 from airflow_provider_chasqui.engine.handlers import Handlers
 from airflow_provider_chasqui.queue_async import AsyncQueue
-from airflow_provider_chasqui.supervisor import handler_loader, logging_setup
+from airflow_provider_chasqui.supervisor import logging_setup
 from airflow_provider_chasqui.supervisor.config import WorkerConfig
 
 log = logging.getLogger("chasqui")
@@ -44,17 +46,23 @@ _PR_SET_PDEATHSIG = 1
 class ChildWorker:
     """The consumers of one worker process, one per queue, in one event loop."""
 
-    def __init__(self, number: int, config: WorkerConfig, handlers: Handlers, sock: socket.socket):
+    def __init__(
+        self,
+        number: int,
+        config: WorkerConfig,
+        handlers: Mapping[str, Handlers],
+        sock: socket.socket,
+    ):
         self._number = number
         self._config = config
         self._sock = sock
         # Counts as a read until the first read has returned.
         self._connected_at: float | None = None
         self._queues = [
-            AsyncQueue(name, config.target, dialect=config.dialect) for name in config.queue_names
+            AsyncQueue(name, config.target, dialect=config.dialect) for name in handlers
         ]
         self._consumers = [
-            Consumer(queue, handlers, config.consumer_config) for queue in self._queues
+            Consumer(queue, handlers[queue.name], config.consumer_config) for queue in self._queues
         ]
 
     async def run(self) -> None:
@@ -203,11 +211,11 @@ def _receive_config(sock: socket.socket) -> tuple[int, int, WorkerConfig]:
     return number, parent_pid, config
 
 
-def _set_process_title(number: int, config: WorkerConfig) -> None:
+def _set_process_title(number: int, queue_names: Iterable[str]) -> None:
     with contextlib.suppress(ImportError):
         from setproctitle import setproctitle
 
-        setproctitle(f"chasqui worker {number}: {', '.join(config.queue_names)}")
+        setproctitle(f"chasqui worker {number}: {', '.join(queue_names)}")
 
 
 def main() -> int:
@@ -220,13 +228,22 @@ def main() -> int:
     sock.set_inheritable(False)
     number, parent_pid, config = _receive_config(sock)
     _exit_with_parent(parent_pid)
-    _set_process_title(number, config)
+    _set_process_title(number, config.queue_names)
     logging_setup.configure(config.log_level, config.log_json, number)
     try:
-        handlers = handler_loader.load(config.handlers_path, config.cwd)
+        loaded = handler_loader.load(config.handlers_path, config.cwd)
+        handlers = loaded.for_queues(config.queue_names)
     except ChasquiError as error:
         log.critical("%s", error)
         return 2
+    if not config.queue_names:
+        _set_process_title(number, handlers)
+        if number == 1:
+            log.info(
+                "worker: %s declares jobs of the queues %s",
+                config.handlers_path,
+                ", ".join(handlers),
+            )
     tune_gc()
     try:
         asyncio.run(ChildWorker(number, config, handlers, sock).run())

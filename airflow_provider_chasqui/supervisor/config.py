@@ -14,9 +14,9 @@ class WorkerConfig:
 
     It contains the password of the server, so it is sent through a socket and never as arguments.
 
-    :param handlers_path: the handlers as `module:attribute`.
+    :param handlers_path: the handlers as `module` or `module:attribute`.
     :param cwd: the directory from which the module is imported.
-    :param queue_names: the queues to consume.
+    :param queue_names: the queues to consume; empty for the queues of the declared jobs.
     :param target: the server.
     :param dialect: `native` or `portable`, or None to detect it.
     :param consumer_config: the settings of the consumer of each queue.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import traceback
+from typing import Any
 
 from airflow_provider_chasqui.core.durations import format_timestamp
+from airflow_provider_chasqui.core.masking import mask_passwords
 
+_MAX_MESSAGE_CHARS, _MAX_TRACEBACK_CHARS = 8_000, 32_000
 _LEVEL_COLORS = {"WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[1;31m"}
 
 
@@ -26,10 +28,12 @@ class _TextFormatter(logging.Formatter):
         if self._use_color and record.levelname in _LEVEL_COLORS:
             level = f"{_LEVEL_COLORS[record.levelname]}{level}\033[0m"
         name = f"{record.name}[{self._process_number}]"
-        text = f"{_format_time(record)} {level} {name} {escape_control(record.getMessage())}"
+        text = f"{_format_time(record)} {level} {name} {escape_control(_message(record))}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
-        return mask_passwords(text)
+            # An indented line cannot be mistaken for the first line of a log record.
+            lines = _traceback(record.exc_info).rstrip("\n").split("\n")
+            text += "".join(f"\n  {escape_control(line)}" for line in lines)
+        return text
 
 
 class _JsonFormatter(logging.Formatter):
@@ -46,11 +50,36 @@ class _JsonFormatter(logging.Formatter):
             "logger": record.name,
             "process": self._process_number,
             "pid": record.process,
-            "message": mask_passwords(record.getMessage()),
+            "message": _message(record),
         }
+        # The engine adds these to records about a job.
+        for name in ("queue", "job_id", "job_name", "attempt"):
+            if hasattr(record, name):
+                fields[name] = getattr(record, name)
         if record.exc_info:
-            fields["error"] = mask_passwords("".join(traceback.format_exception(*record.exc_info)))
+            fields["error"] = _traceback(record.exc_info)
         return json.dumps(fields)
+
+
+def _message(record: logging.LogRecord) -> str:
+    return mask_passwords(shorten(record.getMessage(), _MAX_MESSAGE_CHARS))
+
+
+def _traceback(exc_info: Any) -> str:
+    text = "".join(traceback.format_exception(*exc_info))
+    return mask_passwords(shorten(text, _MAX_TRACEBACK_CHARS))
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """Return a text without its middle if it is longer than the limit.
+
+    :param text: the text.
+    :param max_chars: the number of characters to keep.
+    """
+    if len(text) <= max_chars:
+        return text
+    half = max_chars // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters omitted … {text[-half:]}"
 
 
 def escape_control(value: object) -> str:
@@ -83,15 +112,6 @@ def configure(level: str, as_json: bool, process_number: int) -> None:
     root.setLevel(level.upper())
     for noisy in ("asyncio", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-_URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):\S*@", re.I)
-_PASSWORD_OPTION = re.compile(r"((?:sentinel_)?password=)[^&\s'\"]+", re.I)
-
-
-def mask_passwords(text: str) -> str:
-    """Return the text with the password of every URL in it replaced by ***."""
-    return _PASSWORD_OPTION.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))
 
 
 def mask_process_title() -> None:

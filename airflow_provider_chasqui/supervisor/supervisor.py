@@ -83,7 +83,7 @@ class Supervisor:
             )
         log.info(
             "supervisor: consuming %s at %s with %d processes of concurrency %d, handlers %s",
-            ", ".join(config.queue_names),
+            ", ".join(config.queue_names) or "the queues of the declared jobs",
             config.target.display_name,
             len(self._processes),
             config.consumer_config.concurrency,

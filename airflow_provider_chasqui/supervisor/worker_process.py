@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from airflow_provider_chasqui.core.masking import mask_passwords
 from airflow_provider_chasqui.engine.metrics import Metrics
 from airflow_provider_chasqui.supervisor.config import WorkerConfig
 
@@ -67,6 +68,7 @@ class WorkerProcess:
                     pass_fds=[child_sock.fileno()],
                     stdin=asyncio.subprocess.DEVNULL,
                     process_group=0,
+                    env=without_passwords(os.environ),
                 )
             self.start_count += 1
             self.started_at = self._last_report_at = time.monotonic()
@@ -161,6 +163,22 @@ class WorkerProcess:
             "restarts": max(0, self.start_count - 1),
             "queues": queues,
         }
+
+
+def without_passwords(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the passwords of the server.
+
+    The process receives them from the socket. Handlers, and programs that they start, must not
+    inherit them.
+
+    :param environ: the environment of the supervisor.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name != "CHASQUI_PASSWORD"
+        and (name not in ("CHASQUI_URL", "CHASQUI_REDIS_URL") or mask_passwords(value) == value)
+    }
 
 
 def _is_reading(queue: Mapping[str, Any]) -> bool:

@@ -54,8 +54,11 @@ class EmbeddedServer:
 
     :param data_dir: the folder in which the data survives a restart. None keeps no data.
     :param port: the port. None selects a free one.
-    :param unix_socket: listen on a Unix socket only, on no port.
-    :raises InvalidArgument: if the port is not valid, or given together with `unix_socket`.
+    :param unix_socket: listen on a Unix socket only, on no port. Only this user can open it.
+    :param password: the password of the server, which `url` contains. Without one, every user of
+        the machine can connect to the port.
+    :raises InvalidArgument: if the port is not valid, or given together with `unix_socket`, or if
+        the password is empty or contains a control character.
     """
 
     def __init__(
@@ -64,11 +67,15 @@ class EmbeddedServer:
         data_dir: Path | str | None = None,
         port: int | None = None,
         unix_socket: bool = False,
+        password: str | None = None,
     ):
         if port is not None and (unix_socket or not 0 < port < 65536):
             raise InvalidArgument(
                 f"port must be from 1 to 65535, and without unix_socket=True, not {port!r}"
             )
+        if password is not None and not (password and password.isprintable()):
+            raise InvalidArgument("password must be printable text that is not empty, or None")
+        self._password = password
         self.port = port or 0
         self._auto_port = port is None
         self._unix_only = unix_socket
@@ -85,9 +92,10 @@ class EmbeddedServer:
         """
         if self._process is None:
             raise ConnectionFailed("the embedded server is not running; call start() first")
+        login = "" if self._password is None else f":{quote(self._password, safe='')}@"
         if self._unix_only:
-            return f"unix://{quote(str(self._socket_path))}"
-        return f"redis://127.0.0.1:{self.port}/0"
+            return f"unix://{login}{quote(str(self._socket_path))}"
+        return f"redis://{login}127.0.0.1:{self.port}/0"
 
     def start(self) -> Self:
         """Start the server and wait until it replies. A second call has no effect.
@@ -143,7 +151,8 @@ class EmbeddedServer:
     def _lock_data_dir(self) -> None:
         if self._data_dir is None:
             return
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+        # Only this user may read the jobs.
+        self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The wrapper inherits the lock, so it is held until the server has ended.
         lock = self._lock_file = (self._data_dir / "chasqui.lock").open("wb")
         deadline = time.monotonic() + _LOCK_TIMEOUT
@@ -189,8 +198,14 @@ class EmbeddedServer:
 
     def _server_args(self, binary: Path) -> list[str]:
         persist = "no" if self._data_dir is None else "yes"
+        # In a file of a private folder, because every user can read the arguments of a process.
+        config = self._tmpdir / "server.conf"
+        if self._password is not None:
+            escaped = self._password.replace("\\", "\\\\").replace('"', '\\"')
+            config.write_text(f'requirepass "{escaped}"\n', "utf-8")
         return [
-            *(str(binary), "--bind", "127.0.0.1", "--port", str(self.port), "--save", ""),
+            *(str(binary), *([str(config)] if self._password is not None else [])),
+            *("--bind", "127.0.0.1", "--port", str(self.port), "--save", ""),
             *("--unixsocket", str(self._socket_path), "--unixsocketperm", "700"),
             *("--dir", str((self._data_dir or self._tmpdir).absolute()), "--appendonly", persist),
             *("--daemonize", "no", "--loglevel", "notice", "--logfile", ""),
@@ -203,7 +218,7 @@ class EmbeddedServer:
             try:
                 probe.connect(str(self._socket_path))
                 probe.sendall(b"PING\r\n")
-                return probe.recv(64).startswith(b"+PONG")
+                return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
             except OSError:
                 return False
 

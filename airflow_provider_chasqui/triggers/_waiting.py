@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_chasqui.core import errors
+from airflow_provider_chasqui.core.commands import inspect
 from airflow_provider_chasqui.core.commands.inspect import Depth
 from airflow_provider_chasqui.core.errors import (
     BatchFailed,
@@ -23,27 +24,35 @@ from airflow_provider_chasqui.core.errors import (
     JobNotFound,
     WaitTimeout,
 )
+from airflow_provider_chasqui.core.validation import parse_fraction, parse_int
+from airflow_provider_chasqui.core.waiting import CANCELLED, BatchSnapshot, WaitIntervals
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
-from airflow_provider_chasqui.triggers._event_follower import (
-    BatchSnapshot,
-    EventFollower,
-    PollIntervals,
-    shared_follower,
+from airflow_provider_chasqui.operators._parsing import none_if_blank
+from airflow_provider_chasqui.triggers._wait_registry import (
+    WaitRegistry,
+    find_obstacles,
+    shared_registry,
 )
 
 if TYPE_CHECKING:
     from airflow_provider_chasqui.queue_async import AsyncQueue
 
 MAX_DEAD_IDS = 100
+# Airflow's own timeout of a deferred task comes this much later than that of the trigger, whose
+# error contains the state of the job or the batch.
+AIRFLOW_TIMEOUT_MARGIN = timedelta(seconds=60)
+_MAX_SCANNED_FOR_STATE = 10_000
+# The first explanation comes early, so that a missing worker is noticed at once.
+_FIRST_EXPLANATION_DELAY = 2.0
 LogFunction = Callable[..., None]
 
 
-def load_poll_intervals() -> PollIntervals:
+def load_wait_intervals() -> WaitIntervals:
     """Return the intervals of the section `chasqui` of Airflow's configuration."""
     from airflow.providers.common.compat.sdk import conf
 
-    default = PollIntervals()
-    return PollIntervals(
+    default = WaitIntervals()
+    return WaitIntervals(
         poll_interval=conf.getfloat("chasqui", "poll_interval", fallback=default.poll_interval),
         first_scan_delay=conf.getfloat(
             "chasqui", "first_scan_delay", fallback=default.first_scan_delay
@@ -71,28 +80,47 @@ class QueueSource:
         hook = self.hook or ChasquiHook(self.chasqui_conn_id)
         return await hook.async_queue(self.queue_name)
 
-    def follower(self) -> AbstractAsyncContextManager[EventFollower]:
-        """Return the shared follower of the queue as a context manager."""
-        return shared_follower(
-            self.chasqui_conn_id, self.queue_name, self.open, load_poll_intervals
+    def registry(self) -> AbstractAsyncContextManager[WaitRegistry]:
+        """Return the shared registry of the queue as a context manager."""
+        return shared_registry(
+            self.chasqui_conn_id, self.queue_name, self.open, load_wait_intervals
         )
 
 
 # Waits
 
 
-async def wait_job(source: QueueSource, job_id: str, events_after: str) -> dict[str, Any]:
+async def wait_job(
+    source: QueueSource,
+    job_id: str,
+    events_after: str,
+    *,
+    must_exist: bool = True,
+    timeout: float | None = None,
+    log: LogFunction | None = None,
+    log_interval: float = 30.0,
+) -> dict[str, Any]:
     """Wait until a job has finished.
 
     :param source: the queue of the job.
     :param job_id: the id of the job.
     :param events_after: an id in the events stream from before the job was added.
+    :param must_exist: whether the wait ends if there is no record of the job.
+    :param timeout: how long to wait, in seconds; None for no limit.
+    :param log: the function that writes a log line, e.g. `log.info`; None for no log.
+    :param log_interval: seconds between two log lines about what delays the job.
     :return: the event payload, for `check_job_event`.
+    :raises WaitTimeout: if the job has not finished in time; the message has its state.
     :raises ChasquiError: if the wait cannot continue, e.g. because of a rejected password.
     """
-    async with source.follower() as follower:
-        result = await follower.wait_for_job(job_id, events_after)
-    return {"queue_name": source.queue_name} | result.as_dict()
+    async with (
+        source.registry() as registry,
+        _explained(source, registry, job_id, timeout, log, log_interval),
+    ):
+        end = await registry.wait_for_job(
+            job_id, events_after, must_exist=must_exist, timeout=timeout
+        )
+    return {"queue_name": source.queue_name} | end.as_dict()
 
 
 async def wait_batch(
@@ -102,6 +130,9 @@ async def wait_batch(
     failure_limit: FailureLimit,
     log: LogFunction,
     log_interval: float,
+    *,
+    must_exist: bool = True,
+    timeout: float | None = None,
 ) -> dict[str, Any]:
     """Wait until all jobs of a batch have finished, and log the progress.
 
@@ -111,30 +142,57 @@ async def wait_batch(
     :param failure_limit: the limit that ends the wait early if it has `fail_fast`.
     :param log: the function that writes a log line, e.g. `log.info`.
     :param log_interval: seconds between two log lines.
+    :param must_exist: whether the wait ends if there is no such batch.
+    :param timeout: how long to wait, in seconds; None for no limit.
     :return: the event payload, for `check_batch_event`.
-    :raises BatchNotFound: if there is no such batch.
+    :raises BatchNotFound: if there is no such batch, or it expired during the wait.
+    :raises WaitTimeout: if the batch has not finished in time; the message has its counts.
     :raises ChasquiError: if the wait cannot continue, e.g. because of a rejected password.
     """
     progress_logger = ProgressLogger(batch_id, log, log_interval)
-    async with (
-        source.follower() as follower,
-        aclosing(follower.batch_snapshots(batch_id, events_after)) as snapshots,
-    ):
-        async for snapshot in snapshots:
-            progress_logger.update(snapshot)
-            if failure_limit.fail_fast and failure_limit.is_exceeded(
-                snapshot.dead + snapshot.lost, snapshot.progress.total
-            ):
-                break
+    snapshot: BatchSnapshot | None = None
+    error: ChasquiError | None = None
+    try:
+        async with (
+            source.registry() as registry,
+            _explained(source, registry, f"batch:{batch_id}", timeout, log, log_interval),
+            aclosing(
+                registry.batch_snapshots(
+                    batch_id, events_after, must_exist=must_exist, timeout=timeout
+                )
+            ) as snapshots,
+        ):
+            async for snapshot in snapshots:
+                progress_logger.update(snapshot)
+                if failure_limit.fail_fast and failure_limit.is_exceeded(
+                    snapshot.dead + snapshot.lost, snapshot.progress.total
+                ):
+                    break
+    except ChasquiError as caught:
+        if snapshot is None:
+            raise
+        error = caught
+    assert snapshot is not None
     event = {"queue_name": source.queue_name} | batch_event(batch_id, snapshot)
+    if error is not None:
+        event |= error_event(error)
     if snapshot.dead:
-        async with await source.open() as queue:
-            event["dead_ids"] = await queue.dead_job_ids(batch_id, limit=MAX_DEAD_IDS)
+        try:
+            async with await source.open() as queue:
+                event["dead_ids"] = await queue.dead_job_ids(batch_id, limit=MAX_DEAD_IDS)
+        except ChasquiError:
+            if error is None:
+                raise
     return event
 
 
 async def wait_depth(
-    source: QueueSource, limits: DepthLimits, poll_interval: float, log: LogFunction
+    source: QueueSource,
+    limits: DepthLimits,
+    poll_interval: float,
+    log: LogFunction,
+    *,
+    timeout: float | None = None,
 ) -> dict[str, Any]:
     """Wait until the queue exceeds none of the limits.
 
@@ -142,37 +200,124 @@ async def wait_depth(
     :param limits: the limits.
     :param poll_interval: seconds between two reads of the depth.
     :param log: the function that writes a log line, e.g. `log.info`.
+    :param timeout: how long to wait, in seconds; None for no limit.
     :return: the event payload, with the depth of the queue.
+    :raises WaitTimeout: if a limit is still exceeded after `timeout`.
     :raises ChasquiError: if the wait cannot continue, e.g. because of a rejected password.
     """
-    async with (
-        source.follower() as follower,
-        aclosing(follower.depth_samples(poll_interval)) as depths,
-    ):
-        async for depth in depths:
-            exceeded = limits.exceeded(depth)
-            if not exceeded:
-                break
-            log("depth: queue %r exceeds its limits: %s", source.queue_name, ", ".join(exceeded))
+    exceeded: list[str] = []
+    try:
+        async with (
+            asyncio.timeout(timeout),
+            source.registry() as registry,
+            aclosing(registry.depth_samples(poll_interval)) as depths,
+        ):
+            async for depth in depths:
+                exceeded = limits.exceeded(depth)
+                if not exceeded:
+                    break
+                reasons = [*exceeded, *await registry.obstacles()]
+                log("Queue %r exceeds its limits: %s", source.queue_name, "; ".join(reasons))
+    except TimeoutError:
+        raise WaitTimeout(
+            f"the queue still exceeds its limits after {timeout:g} s: "
+            f"{', '.join(exceeded) or 'its depth was not read'}",
+            queue_name=source.queue_name,
+        ) from None
     return depth_event(depth)
 
 
-def wait_in_process(
-    wait: Coroutine[Any, Any, dict[str, Any]], timeout: timedelta | None, description: str
-) -> dict[str, Any]:
+@asynccontextmanager
+async def _explained(
+    source: QueueSource,
+    registry: WaitRegistry,
+    key: str,
+    timeout: float | None,
+    log: LogFunction | None,
+    log_interval: float,
+) -> AsyncIterator[None]:
+    """Log what delays a wait, and add it to the error if the wait times out."""
+    failures: tuple[int, str | None] = (0, None)
+
+    async def write_log() -> None:
+        nonlocal failures
+        delay = min(_FIRST_EXPLANATION_DELAY, log_interval)
+        while True:
+            await asyncio.sleep(delay)
+            delay = log_interval
+            failures = registry.failures(key)
+            with suppress(ChasquiError):  # the registry connects again
+                reasons = [*await registry.obstacles(), *_describe_failures(failures)]
+                if reasons and log is not None:
+                    log("Waiting for %s: %s", key.removeprefix("batch:"), "; ".join(reasons))
+
+    task = asyncio.create_task(write_log())
+    try:
+        yield
+    except WaitTimeout as error:
+        failures = max(failures, registry.failures(key), key=lambda failure: failure[0])
+        try:
+            reasons = await _describe_state(source, registry, key)
+        except ChasquiError as unreachable:
+            reasons = [f"the server is not reachable: {unreachable}"]
+        error.message = "; ".join([error.message, *reasons, *_describe_failures(failures)])
+        error.args = (error.message,)
+        raise
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _describe_failures(failures: tuple[int, str | None]) -> list[str]:
+    count, last_error = failures
+    if not count:
+        return []
+    attempts = "1 attempt failed" if count == 1 else f"{count} attempts failed"
+    return [attempts + (f", the last with {last_error}" if last_error else "")]
+
+
+async def _describe_state(source: QueueSource, registry: WaitRegistry, key: str) -> list[str]:
+    """Return where the job is, if the wait was for a job, and what delays the queue."""
+    if registry.connection_error is not None:
+        return await registry.obstacles()
+    reasons = []
+    async with await source.open() as queue:
+        if not key.startswith("batch:") or key.count(":") > 1:
+            flow = inspect.find_job(
+                queue.keys, key, queue.config.group, max_scanned=_MAX_SCANNED_FOR_STATE
+            )
+            status = await queue.client.run_flow(flow)
+            reasons.append(f"its state is {status.state}")
+        reasons += await find_obstacles(queue)
+    return reasons
+
+
+def wait_in_process(wait: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     """Run a wait in this process, for a task that does not defer.
 
     :param wait: a coroutine of `wait_job`, `wait_batch` or `wait_depth`.
-    :param timeout: the maximum time; None means no limit.
-    :param description: the awaited object, for the error message.
-    :return: the event payload.
-    :raises WaitTimeout: if the wait did not end in time.
+    :return: the event payload. The status is `error` if the wait timed out.
     """
-    seconds = None if timeout is None else timeout.total_seconds()
-    try:
-        return asyncio.run(asyncio.wait_for(error_as_event(wait), seconds))
-    except TimeoutError:
-        raise WaitTimeout(f"{description} did not end within {seconds:g} s") from None
+    return asyncio.run(error_as_event(wait))
+
+
+def defer_timeouts(timeout: timedelta | None) -> tuple[float | None, timedelta | None]:
+    """Return the deadline of the trigger and the later timeout that Airflow gets.
+
+    :param timeout: how long to wait; None for no limit.
+    """
+    if timeout is None:
+        return None, None
+    return time.time() + timeout.total_seconds(), timeout + AIRFLOW_TIMEOUT_MARGIN
+
+
+def seconds_until(deadline: float | None) -> float | None:
+    """Return the number of seconds until a point in time; None for no deadline.
+
+    :param deadline: the time in seconds since the epoch.
+    """
+    return None if deadline is None else max(0.0, deadline - time.time())
 
 
 class ProgressLogger:
@@ -206,13 +351,13 @@ class ProgressLogger:
         self._logged_at, self._logged_count = now, finished_count
         total = snapshot.progress.total
         self._log(
-            "Batch %s: %d of %s finished%s, %d dead%s",
-            self._batch_id,
+            "%d of %s finished%s, %d dead%s: batch %s",
             finished_count,
             "?" if total is None else total,
             f" ({finished_count / total:.0%})" if total else "",
             snapshot.dead,
             rate,
+            self._batch_id,
         )
 
 
@@ -231,6 +376,23 @@ class FailureLimit:
     max_failed: int | None = 0
     max_failed_ratio: float | None = None
     fail_fast: bool = False
+
+    @classmethod
+    def parse(cls, max_failed: Any, max_failed_ratio: Any, fail_fast: bool) -> FailureLimit:
+        """Return the limit of an operator, whose arguments may be text from a template.
+
+        :param max_failed: an integer or decimal text; None, or a template that renders it, means no
+            limit.
+        :param max_failed_ratio: a number from 0 to 1 or decimal text, or None.
+        :param fail_fast: whether to end the wait as soon as the limit is exceeded.
+        :raises InvalidArgument: if a value is none of them.
+        """
+        count, ratio = none_if_blank(max_failed), none_if_blank(max_failed_ratio)
+        return cls(
+            None if count is None else parse_int("max_failed", count),
+            None if ratio is None else parse_fraction("max_failed_ratio", ratio),
+            fail_fast,
+        )
 
     def is_exceeded(self, failed: int, total: int | None) -> bool:
         """Return whether more jobs died than the larger of the two limits allows.
@@ -307,7 +469,12 @@ async def error_as_event(wait: Awaitable[dict[str, Any]]) -> dict[str, Any]:
     try:
         return await wait
     except ChasquiError as error:
-        return {"status": "error", "kind": type(error).__name__, "message": error.message}
+        return error_event(error)
+
+
+def error_event(error: ChasquiError) -> dict[str, Any]:
+    """Return the event payload for an error that ended a wait."""
+    return {"status": "error", "kind": type(error).__name__, "message": error.message}
 
 
 def check_job_event(event: dict[str, Any], queue_name: str | None) -> None:
@@ -324,7 +491,10 @@ def check_job_event(event: dict[str, Any], queue_name: str | None) -> None:
         case "done":
             return
         case "dead":
-            error = event["error"] or "it was cancelled, or its dead letter was purged"
+            default = "it was cancelled"
+            if event["reason"] != CANCELLED:
+                default += ", or its dead letter was purged"
+            error = event["error"] or default
             reason = f" ({event['reason']})" if event["reason"] else ""
             raise JobFailed(f"the job died{reason}: {error}", queue_name=queue_name, job_id=job_id)
         case "unknown":
@@ -336,6 +506,26 @@ def check_job_event(event: dict[str, Any], queue_name: str | None) -> None:
             )
         case _:
             raise_from_event(event, queue_name)
+
+
+def job_counts(event: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the counts of a single job, in the form of those of a batch.
+
+    :param event: the payload of `wait_job`.
+    :return: None if the job has not finished.
+    """
+    if event["status"] not in ("done", "dead"):
+        return None
+    done = int(event["status"] == "done")
+    return {
+        "queue_name": event["queue_name"],
+        "job_id": event["job_id"],
+        "total": 1,
+        "done": done,
+        "dead": 1 - done,
+        "lost": 0,
+        "dead_ids": [] if done else [event["job_id"]],
+    }
 
 
 def check_batch_event(
@@ -361,6 +551,11 @@ def check_batch_event(
             f"see the dead letters{examples}",
             queue_name=queue_name,
         )
+    return batch_counts(event)
+
+
+def batch_counts(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of a batch from an event payload."""
     names = ("queue_name", "batch_id", "total", "done", "dead", "lost", "dead_ids")
     return {name: event[name] for name in names}
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
-from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_event
+from airflow_provider_chasqui.triggers._base import DataclassTrigger, build_event, deadline_of
 from airflow_provider_chasqui.triggers._waiting import (
     DepthLimits,
     QueueSource,
     error_as_event,
+    seconds_until,
     wait_depth,
 )
 
@@ -31,6 +32,10 @@ class ChasquiQueueDepthTrigger(DataclassTrigger):
     :param max_delayed: maximum number of delayed jobs.
     :param max_dead: maximum number of dead letters.
     :param poll_interval: seconds between two reads of the depth, 5 by default.
+    :param deadline: fire with a timeout at this time, in seconds since the epoch; None, the
+        default, means never.
+    :param timeout_margin: if there is no `deadline`, fire with a timeout this many seconds before
+        Airflow's own timeout; None, the default, means never.
     :param chasqui_conn_id: the id of the Airflow connection.
     """
 
@@ -41,6 +46,8 @@ class ChasquiQueueDepthTrigger(DataclassTrigger):
     max_delayed: int | None = None
     max_dead: int | None = None
     poll_interval: float = 5.0
+    deadline: float | None = None
+    timeout_margin: float | None = None
     chasqui_conn_id: str = DEFAULT_CONN_ID
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -48,5 +55,11 @@ class ChasquiQueueDepthTrigger(DataclassTrigger):
             self.max_waiting, self.max_running, self.max_lag, self.max_delayed, self.max_dead
         )
         source = QueueSource(self.chasqui_conn_id, self.queue_name)
-        wait = wait_depth(source, limits, self.poll_interval, self.log.info)
+        wait = wait_depth(
+            source,
+            limits,
+            self.poll_interval,
+            self.log.info,
+            timeout=seconds_until(deadline_of(self)),
+        )
         yield build_event(await error_as_event(wait), self.queue_name)

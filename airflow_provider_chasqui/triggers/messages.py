@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Hashable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Hashable, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from airflow_provider_chasqui.core.message_filter import check_filter, matches
 from airflow_provider_chasqui.core.validation import require_choice, require_int
@@ -23,7 +24,7 @@ from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
 from airflow_provider_chasqui.triggers._base import DataclassTrigger, require_seconds
 from airflow_provider_chasqui.triggers._message_windows import MessageWindow, MessageWindowReader
 
-# Before 3.3 Airflow does not report that it has stored an event. It needs much less than this.
+# Without a shared reader Airflow does not report that it has stored an event. It needs much less.
 _STORE_DELAY_S = 10.0
 
 
@@ -31,12 +32,9 @@ _STORE_DELAY_S = 10.0
 class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
     """Trigger that fires an event for each window of messages.
 
-    On Airflow 3.3 and later a message leaves the queue only after its event is stored. All watchers
-    of a queue share one reader, which uses the window settings of the watcher that started first.
-    Each watcher receives all messages and fires events for those that match its `filter`.
-
-    Before Airflow 3.3 every watcher reads separately, so use only one watcher per queue. Messages
-    then leave the queue ten seconds after their event.
+    A message leaves the queue only after its event is stored. All watchers of a queue share one
+    reader, which uses the window settings of the watcher that started first. Each watcher receives
+    all messages and fires events for those that match its `filter`.
 
     Airflow starts no run for an event that arrives while an earlier one is not yet processed. Such
     events are part of the next run. Therefore, if no message arrives for `flush_after` seconds
@@ -57,6 +55,8 @@ class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
     :param claim_after: seconds after which the messages of a dead reader are delivered again, 30 by
         default.
     :param chasqui_conn_id: the id of the Airflow connection.
+    :param trigger_queue: the queue of the triggerer that runs this trigger. Airflow 3.3 ignores the
+        queue of event triggers. Default: None.
     :raises InvalidArgument: if a value is out of range.
     """
 
@@ -70,9 +70,11 @@ class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
     max_in_flight: int = 1000
     claim_after: float = 30.0
     chasqui_conn_id: str = DEFAULT_CONN_ID
+    trigger_queue: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, trigger_queue: str | None) -> None:
         BaseEventTrigger.__init__(self)
+        self.queue = trigger_queue
         check_filter(self.filter)
         require_choice("on_unmatched", self.on_unmatched, ("dead_letter", "drop"))
         require_int("max_messages", self.max_messages, 1)
@@ -89,12 +91,10 @@ class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
-        """Return the shared reader. Only Airflow 3.3 and later calls this.
+        """Return the shared reader.
 
         :param kwargs: the constructor arguments of the watcher that started first.
         """
-        from airflow_provider_chasqui.triggers._shared_stream import MessageWindowProducer
-
         return MessageWindowProducer(cls(**kwargs).create_reader())
 
     def create_reader(self) -> MessageWindowReader:
@@ -124,7 +124,10 @@ class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
                 yield event
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield events without a shared reader, for Airflow before 3.3 and for `dags test`."""
+        """Yield events without a shared reader. Messages leave the queue ten seconds after them.
+
+        Airflow calls this only if it cannot use a shared reader.
+        """
         reader = self.create_reader()
         unacked: deque[tuple[float, MessageWindow]] = deque()
         clock = asyncio.get_running_loop().time
@@ -155,3 +158,36 @@ class ChasquiMessageTrigger(DataclassTrigger, BaseEventTrigger):
         triggerer_stats.incr("watcher_events", 1, self.queue_name)
         triggerer_stats.incr("watcher_messages", len(matching), self.queue_name)
         return TriggerEvent(window.event_payload(self.queue_name, matching))
+
+
+class MessageWindowProducer(SharedStreamProducer):
+    """Shared stream whose messages leave the queue after Airflow has stored their event.
+
+    The number of pending messages is bounded, so a slow database slows the reader down.
+
+    :param reader: the reader of the queue.
+    """
+
+    def __init__(self, reader: MessageWindowReader):
+        self._reader = reader
+
+    async def open_stream(self) -> AsyncIterator[tuple[MessageWindow, MessageWindow]]:
+        """Yield each window as the item for the watchers and as the payload for `advance`."""
+        async with contextlib.aclosing(self._reader.read()) as windows:
+            async for window in windows:
+                yield window, window
+
+    def get_advance_lane(self, broker_payload: MessageWindow) -> Hashable:
+        """Return a lane per window, because windows are completed in any order."""
+        return id(broker_payload)
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Complete the windows whose events Airflow has stored, and retry the other ones."""
+        for window, outcome in batch:
+            if outcome.acked and not outcome.failed:
+                self._reader.on_stored(window)
+            else:
+                self._reader.on_failed(window)
+
+    async def aclose(self) -> None:
+        await self._reader.close()

@@ -108,7 +108,7 @@ class Chasqui(Peer):
 
     async def waiters(self) -> dict[str, Any]:
         """Measure the cost and the wake-up time of many deferred tasks in one triggerer."""
-        from airflow_provider_chasqui.triggers._event_follower import shared_follower
+        from airflow_provider_chasqui.triggers._wait_registry import shared_registry
 
         count, idle_s = self.request["n"], 5.0
 
@@ -117,9 +117,9 @@ class Chasqui(Peer):
 
         since = await self.queue.last_event_id()
         added = await self.queue.add_many([NewJob(n) for n in range(count)])
-        async with shared_follower(self.url, QUEUE, open_queue) as follower:
+        async with shared_registry(self.url, QUEUE, open_queue) as registry:
             waits = [
-                asyncio.ensure_future(follower.wait_for_job(job.job_id, since)) for job in added
+                asyncio.ensure_future(registry.wait_for_job(job.job_id, since)) for job in added
             ]
             await asyncio.sleep(1.0)
             calls, cpu = self._calls(), time.process_time()

@@ -1,13 +1,12 @@
--- Release the leases that the consumer holds on entries after failed_id. In an ordered queue no later entry may be
--- processed before the failed one. Released entries are available at once and the delivery is not counted.
--- Requires entry_before.
-local function lease_release_following(stream, group, deadlines, owners, redeliver_at, consumer, failed_id)
+-- Release the leases on entries after failed_id. In an ordered queue no later entry may be processed before the failed
+-- one. All leases of an ordered queue belong to one session. Released entries are available at once and the delivery is
+-- not counted. Requires entry_before.
+local function lease_release_following(stream, group, deadlines, owners, redeliver_at, failed_id)
   for _, id in ipairs(redis.call('ZRANGE', deadlines, 0, -1)) do
-    local owner = redis.call('HGET', owners, id)
-    if owner and string.match(owner, '^%d+:(.*)$') == consumer and entry_before(failed_id, id) then
+    if entry_before(failed_id, id) then
       local pending = redis.call('XPENDING', stream, group, id, id, 1)[1]
       if pending then
-        redis.call('XCLAIM', stream, group, consumer, 0, id, 'RETRYCOUNT', math.max(0, pending[4] - 1), 'JUSTID')
+        redis.call('XCLAIM', stream, group, pending[2], 0, id, 'RETRYCOUNT', math.max(0, pending[4] - 1), 'JUSTID')
       end
       redis.call('ZREM', deadlines, id)
       redis.call('HDEL', owners, id)

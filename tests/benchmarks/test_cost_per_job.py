@@ -82,7 +82,8 @@ def test_a_run_with_events_adds_only_its_two_events(own_server: RedisServer) -> 
 
 def test_delayed_jobs_are_promoted_in_bulk(own_server: RedisServer) -> None:
     per_job = cost(own_server, "delayed")
-    assert per_job.commands["xadd"] == 1.0
+    # The worker requeues what it has read ahead when it is stopped.
+    assert 1.0 <= per_job.commands["xadd"] < 1.01
     assert per_job.total < 2.1, per_job
 
 
@@ -90,4 +91,4 @@ def test_retries_are_delayed_and_promoted_in_bulk(own_server: RedisServer) -> No
     per_job = cost(own_server, "retried")
     assert per_job.scripts_and_reads < 0.05, per_job
     assert per_job.total < 3.2, per_job
-    assert per_job.calls < 215, per_job.calls
+    assert per_job.calls < 225, per_job.calls

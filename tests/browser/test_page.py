@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from airflow_provider_chasqui.queue import Queue
 from tests.browser.page import Browser
 from tests.plugins.sample_data import add_dead_letters, register_watcher
 from tests.support.plugin_site import PluginEnvironment
+from tests.support.team_auth import READER
 from tests.support.workers import working
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300), pytest.mark.xdist_group("airflow")]
@@ -117,6 +119,42 @@ def test_the_progress_of_a_batch_is_shown_until_it_finishes(
     browser.wait_for_text("ValueError: four is not allowed")
 
 
+def test_a_batch_is_cancelled_after_a_confirmation(browser: Browser, queue: Queue) -> None:
+    queue.add_batch(range(30), batch_id="nightly")
+    browser.open(conn="native", queue=queue.name, batch="nightly")
+    browser.press("Cancel batch")
+    browser.wait_for_text("30 unfinished jobs of batch nightly will not run")
+    assert not queue.batch_progress("nightly").cancelled
+    browser.press("Keep as it is", "dialog")
+    browser.press("Cancel batch")
+    browser.press("Cancel batch", "dialog")
+    browser.wait_for_text("The batch is cancelled.")
+    browser.press("Close", "dialog footer")
+    browser.element(".cq-state", "cancelled")
+    browser.wait(lambda: not browser.find(".cq-headline button"), "no cancel button")
+    assert queue.batch_progress("nightly").cancelled
+
+
+def test_a_queue_is_paused_and_resumed_and_a_job_cancelled(browser: Browser, queue: Queue) -> None:
+    job_id = queue.add(1, delay=timedelta(hours=1)).job_id
+    browser.open(conn="native", queue=queue.name)
+    browser.press("Pause queue")
+    browser.press("Pause queue", "dialog")
+    browser.wait_for_text("The queue is paused.")
+    browser.press("Close", "dialog footer")
+    browser.element(".cq-state", "paused")
+    assert queue.depth().paused
+    browser.press("Resume queue")
+    browser.press("Resume queue", "dialog")
+    browser.wait_for_text("The queue is resumed.")
+    assert not queue.depth().paused
+    browser.open(conn="native", queue=queue.name, job=job_id)
+    browser.press("Cancel job")
+    browser.press("Cancel job", "dialog")
+    browser.wait_for_text("The job is cancelled.")
+    assert queue.depth().delayed == 0
+
+
 def test_a_job_links_to_its_task_and_a_task_to_its_batch(browser: Browser, run_id: str) -> None:
     browser.open(conn="native", queue="newsletter", job="report-1")
     browser.click(".cq-facts a", "newsletter / report")
@@ -143,7 +181,7 @@ def test_watchers_are_shown_with_their_lag_and_their_problem(
     register_watcher(environment.site, queue.name)
     queue.add_many({"payload": n} for n in range(5))
     queue.client.execute(consumer_group.create(queue.keys, "default"))
-    queue.client.execute(consumer_group.read(queue.keys, "default", "triggerer", 2, 0, 60_000))
+    queue.client.execute(consumer_group.read(queue.keys, "default", "triggerer", 2, 0))
     state = watchers.WatcherState("host-1", None, 7, "the database is locked")
     queue.client.execute(watchers.save_state(queue.keys, "default", state))
     browser.open()
@@ -161,9 +199,9 @@ def test_watchers_are_shown_with_their_lag_and_their_problem(
     browser.element(".cq-chart")
 
 
-def test_a_viewer_sees_dead_letters_and_cannot_change_them(browser: Browser, queue: Queue) -> None:
+def test_a_reader_sees_dead_letters_and_cannot_change_them(browser: Browser, queue: Queue) -> None:
     add_dead_letters(queue, 2)
-    browser.log_in("vera")
+    browser.log_in(READER)
     browser.open(conn="native", queue=queue.name, tab="dead-letters")
     browser.wait_for_text("2 dead letters")
     buttons = browser.find(".cq-actions button")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.harness.checker import CheckResult
 from tests.chaos.harness.environment import TIMEOUT_S, Environment, run_scenario
-from tests.chaos.harness.history import CheckResult, History, explain, job_id_of
+from tests.chaos.harness.history import History, explain
 from tests.chaos.harness.plan import Fault, generate_scenario
+from tests.chaos.harness.recorder import job_id_of
 from tests.support.servers import RedisServer, valkey_binary
 from tests.support.waiting import wait_until
 
@@ -37,7 +39,9 @@ def test_no_job_is_lost_or_duplicated_under_random_faults(
         RedisServer.start(binary, "--appendfsync", "always", aof=True) as server,
         Environment(server, dialect, tmp_path) as environment,
     ):
-        history, result = run_scenario(environment, generate_scenario(seed, seconds=11))
+        history, result = run_scenario(
+            environment, generate_scenario(seed, seconds=11, max_hold_s=6)
+        )
     assert not result.violations, describe(history, result)
     assert len(history.faults) >= 10
     assert len({run.job_id for run in history.runs}) > 200
@@ -54,13 +58,16 @@ def test_the_checker_detects_a_copied_entry(tmp_path: Path) -> None:
         environment.hooks["copy"] = lambda: copy_an_entry(environment)
         _, result = run_scenario(environment, scenario)
     assert result.count("same attempt twice") == 1
+    assert result.count("ran again after its end") + result.count("overlapping runs") == 1
     assert result.count("lost") == 0
 
 
 def copy_an_entry(environment: Environment) -> None:
     """Add a job that will succeed a second time, under another entry id."""
     succeeding = {
-        spec.id for spec in generate_scenario(3, seconds=3).jobs if not (spec.fail or spec.die)
+        spec.id
+        for spec in generate_scenario(3, seconds=3).jobs
+        if not (spec.fail or spec.die or spec.snooze or spec.cancel_after_ms)
     }
     stream = f"{{chasqui:{environment.queue_name}}}:stream"
 

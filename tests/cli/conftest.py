@@ -118,6 +118,14 @@ async def block(job):
 async def collector(job):
     return [gc.get_threshold()[0], gc.get_freeze_count()]
 
+@handlers.on("raise")
+def fail(job):
+    raise ValueError(job.payload)
+
+@handlers.on("environment")
+def environment(job):
+    return open("/proc/self/environ").read() + repr(os.environ)
+
 @handlers.on()
 def plain(job):
     return [VERSION, job.payload]
@@ -222,7 +230,7 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
 
     def start(server: Server, *args: str, **env: str) -> Worker:
         dialect = ["--dialect", server.dialect]
-        arguments = args if ":" in args[0] else ("my_jobs:handlers", *args)
+        arguments = ("my_jobs:handlers", *args) if args[0].startswith("-") else args
         worker = Worker(server, tmp_path, *arguments, *dialect, **env)
         started.append(worker)
         return worker

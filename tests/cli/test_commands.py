@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_chasqui import Unrecoverable
@@ -45,9 +47,8 @@ def run_worker(server: Server, name: str) -> None:
 
 
 def test_inspect(cli: Cli, queue: Queue, server: Server) -> None:
-    empty = cli("inspect", queue.name)
-    assert "0 (no consumer group yet)" in empty.out
     queue.add(1)
+    assert "0 (no consumer group yet)" in cli("inspect", queue.name).out
     queue.add(1, delay=timedelta(hours=1))
     result = cli("inspect", queue.name)
     assert result.code == 0
@@ -144,7 +145,7 @@ def test_jobs_in_pages(cli: Cli, queue: Queue, server: Server) -> None:
     from airflow_provider_chasqui.core.commands import consumer_group
 
     queue.client.execute(consumer_group.create(queue.keys, "default"))
-    queue.client.execute(consumer_group.read(queue.keys, "default", "me", 2, 0, 30_000))
+    queue.client.execute(consumer_group.read(queue.keys, "default", "me", 2, 0))
     running = cli("jobs", queue.name, "--state", "running", "--json").json["jobs"]
     assert [(row["id"], row["consumer"]) for row in running] == [(ids[0], "me"), (ids[1], "me")]
     every = cli("jobs", queue.name, "--json").json["jobs"]
@@ -153,7 +154,7 @@ def test_jobs_in_pages(cli: Cli, queue: Queue, server: Server) -> None:
     table = cli("jobs", queue.name).out
     assert ids[0] in table
     assert "due in" in table
-    assert "no running jobs" in cli("jobs", f"{queue.name}-none", "--state", "running").out
+    assert "no running jobs" in cli("jobs", queue.name, "--state", "running", "--group", "x").out
 
 
 def test_job_shows_the_timeline_of_a_job(cli: Cli, queue: Queue, server: Server) -> None:
@@ -182,29 +183,141 @@ def test_cancel(cli: Cli, queue: Queue) -> None:
     answers = cli("cancel", queue.name, "later", "now", "--json").json["cancelled"]
     assert answers == {"later": "cancelled", "now": "requested"}
     assert "requested" in cli("cancel", queue.name, "now").out
+    unknown = cli("cancel", queue.name, "now", "nope")
+    assert (unknown.code, "nope: not found" in unknown.out) == (1, True)
+
+
+def test_a_finished_job_is_not_cancelled(cli: Cli, queue: Queue, server: Server) -> None:
+    queue.add(1, job_id="good")
+    queue.add(1, job_id="bad", job_name="die")
+    run_worker(server, queue.name)
+    result = cli("cancel", queue.name, "good", "bad", "--json")
+    assert (result.code, result.json["cancelled"]) == (1, {"good": "done", "bad": "dead"})
+
+
+def test_queues_are_listed(cli: Cli, queue: Queue, server: Server) -> None:
+    queue.add(1)
+    queue.add(1, delay=timedelta(hours=1))
+    queue.pause("slow")
+    rows = cli("queues", "--search", queue.name, "--json").json["queues"]
+    assert [(row["queue"], row["waiting"], row["delayed"]) for row in rows] == [(queue.name, 1, 1)]
+    text = cli("queues", "--search", queue.name).out
+    assert queue.name in text
+    assert "slow" in text
+    assert "no queues" in cli("queues", "--search", "no such queue").out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect"], ["jobs"], ["consumers"], ["job", "--", "j"], ["cancel", "--", "j"],
+        ["dlq", "peek"], ["dlq", "show", "--", "1-1"], ["dlq", "replay", "-y"],
+        ["dlq", "purge", "-y"], ["batch", "list"], ["batch", "show", "--", "b"],
+        ["batch", "cancel", "--", "b"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_unknown_queue_is_an_error_with_the_nearest_name(
+    cli: Cli, queue: Queue, command: list[str]
+) -> None:
+    queue.add(1)
+    index = command.index("--") if "--" in command else len(command)
+    arguments = [*command[:index], queue.name + "x", *command[index + 1 :]]
+    result = cli(*arguments)
+    assert result.code == 1
+    assert f"did you mean '{queue.name}'" in result.err
+    assert "CMQ-401" in result.err
+
+
+def test_an_unknown_batch_is_an_error_with_the_nearest_id(cli: Cli, queue: Queue) -> None:
+    queue.add_batch([1], batch_id="nightly-2026-11-18")
+    result = cli("batch", "show", queue.name, "nightly-2026-11-19")
+    assert result.code == 1
+    assert "CMQ-304" in result.err
+    assert "did you mean 'nightly-2026-11-18'?" in result.err
+
+
+def test_inspect_counts_recent_outcomes(cli: Cli, queue: Queue, server: Server) -> None:
+    names = ["ok"] * 300 + ["die"] * 2
+    queue.add_many([{"payload": "x", "job_name": name} for name in names])
+    run_worker(server, queue.name)
+    status = cli("inspect", queue.name, "--json").json
+    recent = [status[f"recent_{name}"] for name in ("completed", "failed", "retried", "dead")]
+    assert recent == [300, 2, 0, 2]
+    assert "300 completed, 2 failed, 0 retried, 2 dead" in cli("inspect", queue.name).out
+
+
+def test_a_dead_letter_is_shown_with_its_traceback(cli: Cli, queue: Queue, server: Server) -> None:
+    queue.add("no such street", job_name="die", job_id="j1")
+    run_worker(server, queue.name)
+    dlq_id = cli("dlq", "peek", queue.name, "--json").json["dead_letters"][0]["dlq_id"]
+    for wanted in (dlq_id, "j1"):
+        text = cli("dlq", "show", queue.name, wanted).out
+        assert "Unrecoverable: no such street" in text
+        assert "Traceback" in text
+        assert cli("dlq", "show", queue.name, wanted, "--json").json["job_id"] == "j1"
+    unknown = cli("dlq", "show", queue.name, "j2")
+    assert (unknown.code, "CMQ-308" in unknown.err) == (1, True)
+
+
+def test_long_ids_keep_both_ends(cli: Cli, queue: Queue, server: Server) -> None:
+    batch_id = "greetings~write~manual__2026-11-16T13-00-00"
+    queue.add_batch(["a", "b"], batch_id=batch_id, job_name="die")
+    run_worker(server, queue.name)
+    text = cli("dlq", "peek", queue.name).out
+    assert "batch:greetings" in text
+    assert all(f"{batch_id[-8:]}:0:{index}" in text for index in (0, 1))
+
+
+def test_batch_results_are_printed_or_written(
+    cli: Cli, queue: Queue, server: Server, tmp_path: Path
+) -> None:
+    queue.add_batch([1, 2, 3], batch_id="b", keys=["x", "y", "z"])
+    queue.add_batch([None], batch_id="dead", job_name="die")
+    run_worker(server, queue.name)
+    printed = cli("batch", "results", queue.name, "b").lines
+    assert [(row["key"], row["status"], row["result"]) for row in printed] == [
+        ("x", "done", {"did": 1}),
+        ("y", "done", {"did": 2}),
+        ("z", "done", {"did": 3}),
+    ]
+    file, failures = str(tmp_path / "out.parquet"), str(tmp_path / "bad.jsonl")
+    options = ("--to", file, "--failures", failures, "--key-column", "id")
+    written = cli("batch", "results", queue.name, "b", *options, "--result-type", "json")
+    assert f"{file}: 3 rows in 1 file(s)" in written.out
+    table = pq.read_table(file)
+    assert table.select(["id", "result"]).to_pydict() == {
+        "id": ["x", "y", "z"],
+        "result": [f'{{"did":{n}}}' for n in (1, 2, 3)],
+    }
+    assert Path(failures).read_text() == ""
+    cli("batch", "results", queue.name, "dead", "--to", str(tmp_path / "all.jsonl"))
+    (row,) = map(json.loads, (tmp_path / "all.jsonl").read_text().splitlines())
+    assert (row["status"], row["attempts"]) == ("dead", 1)
+    assert cli("batch", "results", queue.name, "missing").code == 1
 
 
 def test_batch_shows_progress_and_waits(cli: Cli, queue: Queue, server: Server) -> None:
     queue.add_batch([1, 2, 3, 4], batch_id="b")
-    half = cli("batch", queue.name, "b")
+    half = cli("batch", "show", queue.name, "b")
     assert "0/4" in half.out
     assert "running" in half.out
-    late = cli("batch", queue.name, "b", "--wait", "--timeout", "100ms")
+    late = cli("batch", "show", queue.name, "b", "--wait", "--timeout", "100ms")
     assert late.code == 1
     assert "CMQ-102" in late.err
     queue.add_batch([1, 2], batch_id="mixed", job_name="die")
     run_worker(server, queue.name)
-    done = cli("batch", queue.name, "b", "--wait", "--json")
+    done = cli("batch", "show", queue.name, "b", "--wait", "--json")
     assert done.code == 0
     assert (done.json["done"], done.json["dead"], done.json["finished"]) == (4, 0, True)
-    died = cli("batch", queue.name, "mixed", "--wait", "--show-dead", "1")
+    died = cli("batch", "show", queue.name, "mixed", "--wait", "--show-dead", "1")
     assert died.code == 1
     assert "CMQ-306" in died.err
     assert "dead: batch:mixed:0:0" in died.out
-    listed = cli("batches", queue.name, "--json").json["batches"]
+    listed = cli("batch", "list", queue.name, "--json").json["batches"]
     assert {row["batch_id"]: row["dead"] for row in listed} == {"b": 0, "mixed": 2}
-    assert "finished" in cli("batches", queue.name).out
-    missing = cli("batch", queue.name, "missing")
+    assert "finished" in cli("batch", "list", queue.name).out
+    missing = cli("batch", "show", queue.name, "missing")
     assert (missing.code, "CMQ-304" in missing.err) == (1, True)
 
 
@@ -222,9 +335,10 @@ def test_dead_letters_are_listed_replayed_and_purged(
     assert [row["payload"] for row in remaining["dead_letters"]] == ["error 3"]
     one = cli("dlq", "peek", queue.name, "--text", "error 2", "--json").json["dead_letters"]
     assert [row["job_id"] for row in one] == ["j2"]
-    result = cli("dlq", "peek", queue.name).out
+    result = cli("dlq", "peek", queue.name, "--limit", "3").out
     assert page["dead_letters"][0]["dlq_id"] in result
-    assert "unrecoverable" in result
+    for text in ("unrecoverable", "j0", "Unrecoverable: error 0", '"error 1"', "3 of 4"):
+        assert text in result
 
     dry = cli("dlq", "replay", queue.name, "--dry-run", "--json").json
     assert (dry["affected"], dry["dry_run"]) == (4, True)
@@ -236,9 +350,9 @@ def test_dead_letters_are_listed_replayed_and_purged(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert cli("dlq", "purge", queue.name).code == 1  # no answer to the confirmation
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    replayed = "replayed 1 of 1 dead letters"
-    assert replayed in cli("dlq", "replay", queue.name, "--job-id", "j0").out
-    assert replayed in cli("dlq", "replay", queue.name, "--limit", "1", "--yes").out
+    replayed = "replayed 1 of 1 selected dead letters; the queue has"
+    assert f"{replayed} 3" in cli("dlq", "replay", queue.name, "--job-id", "j0").out
+    assert f"{replayed} 2" in cli("dlq", "replay", queue.name, "--limit", "1", "--yes").out
     purged = cli("dlq", "purge", queue.name, "--all", "--yes", "--json").json
     assert (purged["action"], purged["affected"]) == ("purge", 2)
     assert (queue.depth().waiting, queue.depth().dead) == (2, 0)
@@ -262,7 +376,8 @@ def test_repeats_are_added_listed_and_removed(cli: Cli, queue: Queue) -> None:
     removed = cli("repeat", "remove", queue.name, "k")
     assert (removed.code, removed.out.strip()) == (0, "removed")
     again = cli("repeat", "remove", queue.name, "k")
-    assert (again.code, again.out.strip()) == (1, "not found")
+    assert (again.code, again.out.startswith("not found; ")) == (1, True)
+    assert "did you mean 'tick::every:3600000'?" in cli("repeat", "remove", queue.name, "tick").out
     assert cli("repeat", "remove", queue.name, "k", "--json").json["removed"] is False
 
 
@@ -278,9 +393,20 @@ def test_events_prints_one_line_per_event(cli: Cli, queue: Queue, server: Server
     assert cli("events", queue.name, "--event", "nonsense").code == 2
 
 
+def test_pause_and_resume(cli: Cli, queue: Queue) -> None:
+    assert "paused queue" in cli("pause", queue.name).out
+    assert "jobs named 'n'" in cli("pause", queue.name, "--job-name", "n").out
+    status = cli("inspect", queue.name, "--json").json
+    assert (status["paused"], status["paused_job_names"]) == (True, ["n"])
+    assert "the queue, jobs named 'n'" in cli("inspect", queue.name).out
+    assert "resumed queue" in cli("resume", queue.name).out
+    assert "resumed jobs named 'n'" in cli("resume", queue.name, "--job-name", "n").out
+    assert not queue.paused()
+
+
 def test_consumers_shows_consumers_and_leaders(cli: Cli, queue: Queue, server: Server) -> None:
-    assert "no consumers" in cli("consumers", queue.name).out
     queue.add(1)  # Redis 7 creates a consumer with its first entry
+    assert "no consumers" in cli("consumers", queue.name).out
 
     async def run_and_list() -> tuple[CliResult, CliResult]:
         async def handle(job) -> None: ...

@@ -45,8 +45,8 @@ def filled_queue(queue: Queue, server: Server) -> Queue:
         (["inspect"], ["waiting"]),
         (["jobs"], [LONG_ID, "[red]markup[/red]"]),
         (["job", LONG_ID], ["waiting"]),
-        (["batch", "nightly-2030-01-31"], ["0/5", "nightly-2030-01-31"]),
-        (["batches"], ["nightly-2030-01-31"]),
+        (["batch", "show", "nightly-2030-01-31"], ["0/5", "nightly-2030-01-31"]),
+        (["batch", "list"], ["nightly-2030-01-31"]),
         (["dlq", "peek"], ["unrecoverable", "die"]),
         (["repeat", "list"], ["tick::every:60000", "Europe/Berlin"]),
         (["consumers"], ["promoter"]),
@@ -65,7 +65,7 @@ def test_output_fits_the_terminal(
 ) -> None:
     cli: Callable[..., CliResult] = make_cli(server, capfd, monkeypatch)
     monkeypatch.setenv("COLUMNS", str(width))
-    words = 2 if command[0] in ("dlq", "repeat") else 1
+    words = 2 if command[0] in ("batch", "dlq", "repeat") else 1
     result = cli(*command[:words], filled_queue.name, *command[words:])
     assert result.code == 0, result.err
     too_wide = [line for line in result.out.splitlines() if cell_len(line.rstrip()) > width]

@@ -129,12 +129,14 @@ def test_sigterm_lets_running_jobs_finish(
     server: Server, queue: Queue, start_worker: Start
 ) -> None:
     worker = start_worker(server, "-q", queue.name, "-c", "2", "--store-results").ready()
-    queue.add(3, job_name="sleep", job_id="slow")
+    queue.add(5, job_name="sleep", job_id="slow")
     wait_for(lambda: queue.progress("slow"))
     worker.signal(signal.SIGTERM)
     wait_for(lambda: worker.get("/readyz")[0] == 503)
     assert worker.health()["shutting_down"] is True
     assert worker.get("/healthz")[0] == 200  # shutting down is not a reason to restart it
+    # A worker that reads calls the server at least once per second.
+    wait_for(lambda: all(consumer.idle_ms > 1500 for consumer in queue.consumers()))
     queue.add("too late", job_id="next")
     assert worker.end() == 0, worker.log
     assert queue.result("slow") in worker.seen_pids
@@ -296,3 +298,85 @@ def test_a_rejected_login_exits_with_1(start_worker: Start, queue_name: str) -> 
         assert worker.end() == 1
     assert "CMQ-001" in worker.log
     assert "wrong-word" not in worker.log
+
+
+def test_a_huge_error_text_neither_blocks_the_worker_nor_fills_the_log(
+    native_server: Server, queue_name: str, start_worker: Start
+) -> None:
+    """Masking such a text with a quadratic pattern would take hours."""
+    worker = start_worker(native_server, "-q", queue_name, "--store-results", "--max-attempts", "2")
+    with Queue(queue_name, native_server.url) as queue:
+        queue.add("a." * 250_000, job_name="raise")
+        assert queue.wait(queue.add("beside").job_id, timeout=MINUTE) == [1, "beside"]
+        wait_for(lambda: queue.depth().dead == 1)
+        (dead_letter,) = queue.dead_letters()
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0, worker.log
+    # One record with a traceback for the first failure, and one for the dead letter.
+    assert "characters omitted" in worker.log
+    assert len(worker.log) < 100_000
+    assert len(dead_letter.error) + len(dead_letter.detail) < 20_000
+
+
+def test_handlers_and_what_they_start_inherit_no_password(
+    start_worker: Start, queue_name: str
+) -> None:
+    with RedisServer.start(valkey_binary(), "--requirepass", "S3cretPw") as process:
+        url = process.url.replace("://", "://:S3cretPw@")
+        server = Server(process.url, "portable")
+        for number, variables in enumerate(
+            (
+                {"CHASQUI_PASSWORD": "S3cretPw"},
+                {"CHASQUI_URL": url},
+                {
+                    "CHASQUI_URL": f"{process.url}?sentinel_password=S3cretPw",
+                    "CHASQUI_REDIS_URL": url,
+                    "CHASQUI_PASSWORD": "S3cretPw",
+                },
+            )
+        ):
+            worker = start_worker(server, "-q", queue_name, "--store-results", **variables)
+            with Queue(queue_name, url) as queue:
+                job = queue.add(None, job_name="environment", job_id=f"job-{number}")
+                seen = queue.wait(job.job_id, timeout=MINUTE)
+            worker.signal(signal.SIGTERM)
+            assert worker.end() == 0, worker.log
+            assert "S3cretPw" not in seen
+            assert "PATH" in seen
+            # A URL without a password is no secret, and handlers may use it.
+            assert ("CHASQUI_URL" in seen) == (variables.keys() == {"CHASQUI_PASSWORD"})
+
+
+def test_a_module_of_declared_jobs_is_served_with_its_queues(
+    native_server: Server, queue_name: str, start_worker: Start, tmp_path: Path
+) -> None:
+    other = f"{queue_name}-other"
+    (tmp_path / "declared.py").write_text(f"""
+from airflow_provider_chasqui import job
+
+@job(queue_name={queue_name!r})
+async def double(n: int) -> int:
+    await note.enqueue_async(text=str(n))
+    return n * 2
+
+@job(queue_name={other!r})
+def note(text: str) -> str:
+    return text
+""")
+    worker = start_worker(native_server, "declared", "--store-results").ready()
+    with Queue(queue_name, native_server.url) as queue, Queue(other, native_server.url) as notes:
+        added = queue.add({"n": 4}, job_name="double")
+        assert queue.wait(added.job_id, timeout=MINUTE) == 8
+        wait_for(lambda: worker.metric("chasquimq_jobs_completed_total", name="note") == 1)
+        assert notes.depth().waiting == 0
+    assert f"declared declares jobs of the queues {queue_name}, {other}" in worker.log
+    worker.signal(signal.SIGTERM)
+    assert worker.end() == 0
+
+
+def test_a_worker_without_queues_exits_with_a_usage_error(
+    native_server: Server, start_worker: Start
+) -> None:
+    worker = start_worker(native_server, "my_jobs:handlers")
+    assert worker.end() == 2
+    assert "a queue is required (--queue, queue_name)" in worker.log

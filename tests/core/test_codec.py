@@ -124,11 +124,17 @@ def test_repeats_survive_a_round_trip(repeat):
     assert decode_repeat(encode_repeat(repeat)) == repeat
 
 
-@pytest.mark.parametrize("form", ["map", "seven", "nine"])
+@pytest.mark.parametrize("form", ["map", "seven", "nine", "ten", "twelve"])
 def test_repeats_are_read_in_every_form_that_chasquimq_reads(form):
     slots = ["k", "n", {"Every": [1000]}, b"\xc4\x01\xc0", 3, None, None, 0, "Skip"]
     names = ["key", "job_name", "pattern", "payload", "limit", "start_after_ms", "end_before_ms"]
-    shape = {"map": dict(zip(names, slots, strict=False)), "seven": slots[:7], "nine": slots}[form]
+    shape = {
+        "map": dict(zip(names, slots, strict=False)),
+        "seven": slots[:7],
+        "nine": slots,
+        "ten": [*slots, [3, None]],
+        "twelve": [*slots[:8], {"Coalesce": [2]}, [3, None], 1, {}],
+    }[form]
     assert decode_repeat(msgpack.packb(shape)) == Repeat("k", "n", Every(1000), b"\xc0", 3)
 
 

@@ -87,18 +87,27 @@ INVALID: dict[str, tuple[type[ChasquiError], Any]] = {
     "not a job": (InvalidArgument, lambda: flows().add_many([5])),
     "not jobs": (InvalidArgument, lambda: flows().add_many(5)),
     "one bad job of many": (EncodeError, lambda: flows().add_many([NewJob(1), NewJob({1})])),
-    "batch id": (InvalidArgument, lambda: flows().add_batch([1], "a:b", {})),
-    "batch id of bytes": (InvalidArgument, lambda: flows().add_batch([1], b"x", {})),
-    "batch payload": (EncodeError, lambda: flows().add_batch([1, object()], "b", {})),
-    "batch option": (InvalidArgument, lambda: flows().add_batch([1], "b", {"dedup_ttl": SECOND})),
-    "batch ttl": (InvalidArgument, lambda: flows().add_batch([1], "b", {"ttl": -SECOND})),
-    "batch ttl as a number": (InvalidArgument, lambda: flows().add_batch([1], "b", {"ttl": 5})),
-    "batch retry": (InvalidArgument, lambda: flows().add_batch([1], "b", {"retry": 3})),
-    "batch source": (InvalidArgument, lambda: flows().add_batch([1], "b", {"source": None})),
-    "part below 0": (InvalidArgument, lambda: flows().add_part("b", -1, [1], 0, {})),
-    "part too high": (InvalidArgument, lambda: flows().add_part("b", 100_000, [1], 0, {})),
-    "first below 0": (InvalidArgument, lambda: flows().add_part("b", 0, [1], -1, {})),
-    "index too high": (InvalidArgument, lambda: flows().add_part("b", 0, [1, 2], 2**32 - 1, {})),
+    "batch id": (InvalidArgument, lambda: flows().add_batch([1], None, "a:b", {})),
+    "batch id of bytes": (InvalidArgument, lambda: flows().add_batch([1], None, b"x", {})),
+    "batch payload": (EncodeError, lambda: flows().add_batch([1, object()], None, "b", {})),
+    "batch option": (
+        InvalidArgument,
+        lambda: flows().add_batch([1], None, "b", {"dedup_ttl": SECOND}),
+    ),
+    "batch ttl": (InvalidArgument, lambda: flows().add_batch([1], None, "b", {"ttl": -SECOND})),
+    "batch ttl as a number": (
+        InvalidArgument,
+        lambda: flows().add_batch([1], None, "b", {"ttl": 5}),
+    ),
+    "batch retry": (InvalidArgument, lambda: flows().add_batch([1], None, "b", {"retry": 3})),
+    "batch source": (InvalidArgument, lambda: flows().add_batch([1], None, "b", {"source": None})),
+    "part below 0": (InvalidArgument, lambda: flows().add_part("b", -1, [1], None, 0, {})),
+    "part too high": (InvalidArgument, lambda: flows().add_part("b", 100_000, [1], None, 0, {})),
+    "first below 0": (InvalidArgument, lambda: flows().add_part("b", 0, [1], None, -1, {})),
+    "index too high": (
+        InvalidArgument,
+        lambda: flows().add_part("b", 0, [1, 2], None, 2**32 - 1, {}),
+    ),
     "total below 0": (InvalidArgument, lambda: flows().finalize_batch("b", -1, 1, {})),
     "too many parts": (InvalidArgument, lambda: flows().finalize_batch("b", 1, 10**9, {})),
     "reschedule without a time": (InvalidArgument, lambda: flows().reschedule("x", None, None)),
@@ -117,12 +126,13 @@ INVALID: dict[str, tuple[type[ChasquiError], Any]] = {
     "purge limit below 0": (InvalidArgument, lambda: flows().purge(-1, False, {})),
     "dead letters below 0": (InvalidArgument, lambda: flows().dead_letters(-1, None, False, {})),
     "dead below 0": (InvalidArgument, lambda: flows().failed_jobs("b", -1)),
-    "wait as a number": (InvalidArgument, lambda: flows().wait("x", 5)),
+    "wait as a number": (InvalidArgument, lambda: flows().wait("x", 5, lambda: 0.0)),
     "repeat payload": (EncodeError, repeat(payload=object())),
     "repeat too large": (PayloadTooLarge, repeat(payload="x" * 2**20)),
     "repeat name": (InvalidArgument, repeat(job_name="x" * 257)),
     "repeat schedule": (InvalidArgument, repeat(schedule="* * * * *")),
     "repeat limit": (InvalidArgument, repeat(limit=-1)),
+    "repeat limit 0": (InvalidArgument, repeat(limit=0)),
     "repeat limit as text": (InvalidArgument, repeat(limit="3")),
     "repeat start": (InvalidArgument, repeat(start=5)),
     "repeat end in the past": (InvalidArgument, repeat(end=datetime(2020, 1, 1))),
@@ -201,7 +211,7 @@ def _jobs(command: Any) -> int:
     command = command.native if isinstance(command, DialectCommand) else command
     if command.script is None:
         return 1
-    return (len(command.args) - 2) // 3 if command.script == "add" else (len(command.args) - 1) // 4
+    return (len(command.args) - (2 if command.script == "add" else 1)) // 4
 
 
 def test_large_jobs_are_sent_in_several_steps():

@@ -13,6 +13,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgpack
 import pytest
 
 from airflow_provider_chasqui.core import errors
@@ -21,7 +22,7 @@ from airflow_provider_chasqui.core.config import QueueConfig, SchedulerConfig
 from airflow_provider_chasqui.core.cron import Cron, Every
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull
 from airflow_provider_chasqui.core.outcome import Unrecoverable
-from airflow_provider_chasqui.core.repeat import fire_all
+from airflow_provider_chasqui.core.repeat import FIRE_ONCE, fire_all
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from tests.conftest import SERVERS
@@ -76,6 +77,23 @@ async def test_a_prefetched_entry_is_renewed_and_runs_once(queue: AsyncQueue) ->
         await wait_until_async(lambda: len(began) == 24, 30)
         await wait_until_async(lambda: empty(queue))
     assert set(began.values()) == {1}
+
+
+async def test_one_worker_with_concurrency_1_keeps_the_order_when_a_job_is_slow(
+    queue: AsyncQueue,
+) -> None:
+    """The prefetched jobs wait for the slow one: no other consumer could run them."""
+    order: list[int] = []
+
+    async def handle(job) -> None:
+        if job.payload == 300:
+            await asyncio.sleep(2.5)
+        order.append(job.payload)
+
+    await queue.add_many([{"payload": n} for n in range(2000)])
+    async with working(queue, handle, concurrency=1):
+        await wait_until_async(lambda: len(order) == 2000)
+    assert order == list(range(2000))
 
 
 async def test_a_slow_job_does_not_delay_prefetched_jobs(queue: AsyncQueue) -> None:
@@ -158,9 +176,11 @@ async def _crash(queue: AsyncQueue, times: int) -> None:
     """Deliver the only job to consumers that never ack it."""
     keys, client = queue.keys, queue.client
     await client.execute(consumer_group.create(keys, "default"))
-    [_] = await client.execute(consumer_group.read(keys, "default", "dead-0", 10, 0, 60_000))
+    [_] = await client.execute(consumer_group.read(keys, "default", "dead-0", 10, 0))
     for number in range(1, times):
-        [_] = await client.execute(consumer_group.claim(keys, "default", f"dead-{number}", 0, 10))
+        _, [_] = await client.execute(
+            consumer_group.claim_and_read(keys, "default", f"dead-{number}", 0, 10)
+        )
 
 
 # Fault: add_unique forgets an id after 100 other ids or 100 s.
@@ -232,10 +252,10 @@ async def test_repeats_respect_their_limit_start_and_end(queue: AsyncQueue) -> N
     async def handle(job) -> None:
         ran.append(job.name)
 
-    now = datetime.now(UTC)
     await queue.repeat(1, Every(50), job_name="three", limit=3)
-    soon = now + timedelta(milliseconds=350)
-    await queue.repeat(1, Every(100), job_name="ended", end=soon, misfire=fire_all(9))
+    now = datetime.now(UTC)
+    soon = now + timedelta(milliseconds=1500)
+    await queue.repeat(1, Every(400), job_name="ended", end=soon, misfire=fire_all(9))
     await queue.repeat(1, Every(50), job_name="tomorrow", start=now + timedelta(days=1))
     async with working(queue, handle, scheduler=PUNCTUAL):
         await wait_until_async(lambda: _repeat_names_are(queue, {"tomorrow"}))
@@ -287,23 +307,97 @@ async def test_missed_fires_are_enqueued_oldest_first(queue: AsyncQueue, client)
         assert (status.next_fire_ms - past) % 60_000 == 0
 
 
-async def test_an_invalid_repeat_is_dropped_and_the_others_fire(
+async def test_unusable_repeats_are_kept_and_the_others_fire(
     queue: AsyncQueue, client, caplog
+) -> None:
+    """Only a repeat without a definition is removed; a newer version may understand the others."""
+    ran: list[str] = []
+
+    async def handle(job) -> None:
+        ran.append(job.name)
+
+    keys = queue.keys
+    for bad in (b"bad", b"\xff\xfe", b"wrong type"):
+        client.zadd(keys.repeat, {bad: 1})
+    client.hset(keys.repeat_spec("bad"), "spec", b"\xc1")
+    client.set(keys.repeat_spec("wrong type"), "text")
+    await queue.repeat(1, Every(50), job_name="good", limit=2)
+    async with working(queue, handle, scheduler=PUNCTUAL):
+        await wait_until_async(lambda: ran == ["good"] * 2)
+        await wait_until_async(lambda: _repeat_names_are(queue, set()))
+        commands = client.info("commandstats")["cmdstat_zrangebyscore"]["calls"]
+        await asyncio.sleep(1)
+        commands = client.info("commandstats")["cmdstat_zrangebyscore"]["calls"] - commands
+        assert client.zrange(keys.repeat, 0, -1) == [b"bad", b"wrong type"]
+    assert caplog.text.count("scheduler: dropped repeat") == 1
+    assert caplog.text.count("does not fire") == 2
+    assert commands < 250, "the scheduler polls without pause"
+
+
+@pytest.mark.parametrize("score", ["100.5", "-inf", "-3"])
+async def test_a_repeat_with_an_unusual_score_fires_once_and_continues(
+    queue: AsyncQueue, client, score: str
 ) -> None:
     ran: list[str] = []
 
     async def handle(job) -> None:
         ran.append(job.name)
 
-    for bad in (b"bad", b"\xff\xfe"):
-        client.zadd(queue.keys.repeat, {bad: 1})
-    client.hset(queue.keys.repeat_spec("bad"), "spec", b"\xc1")
-    await queue.repeat(1, Every(50), job_name="good", limit=2)
+    key = await queue.repeat(1, Every(3_600_000), job_name="r", misfire=FIRE_ONCE)
+    client.zadd(queue.keys.repeat, {key: score})
     async with working(queue, handle, scheduler=PUNCTUAL):
-        await wait_until_async(lambda: ran == ["good"] * 2)
-        await wait_until_async(lambda: _repeat_names_are(queue, set()))
-        assert client.exists(queue.keys.repeat) == 0
-    assert caplog.text.count("scheduler: dropped repeat") == 2
+        await wait_until_async(lambda: ran == ["r"])
+        [status] = await wait_until_async(queue.repeats)
+        assert status.next_fire_ms > time.time() * 1000
+    assert ran == ["r"]
+
+
+@pytest.mark.parametrize("offset_ms", [3_600_000, -3_600_000])
+async def test_repeats_follow_the_clock_of_the_server(
+    queue: AsyncQueue, offset_ms: int, monkeypatch
+) -> None:
+    """A worker whose clock is wrong neither fires early nor skips runs."""
+    ran: list[str] = []
+
+    async def handle(job) -> None:
+        ran.append(job.name)
+
+    await queue.repeat(1, Every(3_600_000), job_name="hourly")
+    await queue.repeat(1, Every(300), job_name="often")
+    monkeypatch.setattr(
+        "airflow_provider_chasqui.engine.consumer_state.current_time_ms",
+        lambda: time.time_ns() // 1_000_000 + offset_ms,
+    )
+    async with working(queue, handle, scheduler=PUNCTUAL):
+        await wait_until_async(lambda: ran.count("often") >= 4)
+        statuses = await queue.repeats()
+    now_ms = time.time() * 1000
+    assert "hourly" not in ran
+    assert all(status.next_fire_ms < now_ms + 3_601_000 for status in statuses)
+
+
+async def test_the_definition_of_a_newer_version_fires_and_keeps_what_is_unknown(
+    queue: AsyncQueue, client
+) -> None:
+    ran: list[str] = []
+
+    async def handle(job) -> None:
+        ran.append(job.name)
+
+    keys = queue.keys
+    tail = [[3, ["fixed", 5, None, None, None]], {"new": b"\x01"}]
+    body = msgpack.packb(msgpack.packb(7))
+    spec = ["newer", "newer", {"Every": [100]}, body, None, None, None, 0, {"Coalesce": [1]}, *tail]
+    client.zadd(keys.repeat, {"newer": 1})
+    client.hset(keys.repeat_spec("newer"), "spec", msgpack.packb(spec))
+    async with working(queue, handle, scheduler=PUNCTUAL):
+        await wait_until_async(lambda: len(ran) >= 2)
+    assert client.hget(keys.repeat_spec("newer"), "spec") == msgpack.packb(spec)
+    await queue.repeat(8, Every(200), job_name="newer", key="newer")
+    stored = msgpack.unpackb(client.hget(keys.repeat_spec("newer"), "spec"))
+    assert stored[2] == {"Every": [200]}
+    assert stored[8:] == ["Skip", *tail]
+    assert await queue.delete_repeat("newer")
 
 
 # Fault: cron times have random milliseconds, skip the repeated DST hour and can be in the past.
@@ -403,7 +497,7 @@ async def test_idle_consumers_and_stopped_consumers_are_removed(
     await redis_client.execute(consumer_group.create(keys, "default"))
     await queue.add(1)
     for name in ("owner", "dead-1", "dead-2"):
-        await redis_client.execute(consumer_group.read(keys, "default", name, 1, 1, 60_000))
+        await redis_client.execute(consumer_group.read(keys, "default", name, 1, 1))
     assert {c.name for c in await queue.consumers()} >= {"owner", "dead-1"}
     config = {"consumer_idle_ttl": timedelta(milliseconds=1200), "consumer_id": "new"}
     async with working(queue, nothing, claim_after=timedelta(milliseconds=60_000), **config):

@@ -27,7 +27,7 @@ def examples(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
 
 
-FIRST, HANDLERS = examples("workers.md")
+FIRST, DECLARED, HANDLERS = examples("workers.md")
 
 
 async def test_the_first_example_is_a_worker(server, queue_name: str, capsys) -> None:
@@ -50,13 +50,21 @@ async def test_the_first_example_is_a_worker(server, queue_name: str, capsys) ->
     assert output == f"{job_id} welcome {{'to': 'ada'}} 1\n"
 
 
+async def test_the_declared_example_is_run_by_a_consumer(queue: AsyncQueue) -> None:
+    page: dict[str, Any] = {}
+    exec(compile(DECLARED, "workers.md", "exec"), page)
+    async with working(queue, page["welcome"], store_results=True):
+        job_id = (await queue.add({"to": "ada"}, job_name="welcome")).job_id
+        assert await queue.wait(job_id) == {"sent": "ada"}
+
+
 async def test_the_example_handlers_have_the_documented_outcomes(queue: AsyncQueue) -> None:
     page: dict[str, Any] = {}
     exec(compile(HANDLERS, "workers.md", "exec"), page)
     assert isinstance(page["resize"](_Job({"busy": True})), Snooze)
     assert isinstance(await page["everything_else"](_Job({})), Retry)
     with pytest.raises(Unrecoverable):
-        await page["welcome"](_Job({}), _Job({}))
+        await page["send_welcome"](_Job({}), _Job({}))
     async with working(queue, page["handlers"], store_results=True):
         done = (await queue.add({"to": "ada"}, job_name="welcome")).job_id
         await queue.add({}, job_name="welcome")

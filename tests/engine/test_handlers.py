@@ -164,13 +164,6 @@ def test_wrap_keeps_timeouts_and_settings_and_does_not_change_the_original() -> 
     assert Handlers().wrap(lambda handler: handler.call).get("other") is None
 
 
-async def test_a_job_name_without_a_handler_fails_with_a_clear_error(queue: AsyncQueue) -> None:
-    await queue.add(1, job_name="unknown", retry=ONE_ATTEMPT)
-    async with working(queue, Handlers()):
-        [dead_letter] = await wait_until_async(queue.dead_letters)
-    assert "no handler for the job name 'unknown'" in dead_letter.error
-
-
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_a_snooze_costs_no_attempt(queue: AsyncQueue, kind: str) -> None:
     attempts: list[int] = []
@@ -379,10 +372,9 @@ async def test_a_cancelled_job_is_dropped_and_its_id_can_be_used_again(queue: As
     async with working(queue, handle, concurrency=1) as consumer:
         await queue.cancel("unknown")  # from the next heartbeat on, reads check for cancellation
         state = consumer._runtime.state
-        await wait_until_async(lambda: state.has_cancel_requests)
+        await wait_until_async(lambda: state.cancellations.has_requests)
         await queue.cancel("go")
-        await asyncio.sleep(0.01)
-        await queue.add(1, job_id="go")  # created after the cancel request, so it runs
+        await queue.add(1, job_id="go")  # added after the cancel request, so it runs
         await wait_until_async(lambda: ran == ["go"])
         await queue.client.execute(_request_cancel_later(queue, "batch:b:0:1"))
         batch = await queue.add_batch([1, 2], batch_id="b", delay=ms(1))
@@ -395,19 +387,38 @@ async def test_a_cancelled_job_is_dropped_and_its_id_can_be_used_again(queue: As
     assert await queue.dead_letters() == []
 
 
+async def test_a_dead_job_that_was_cancelled_runs_after_its_replay(queue: AsyncQueue) -> None:
+    ran: list[str] = []
+
+    async def handle(job) -> None:
+        ran.append(job.id)
+        if len(ran) == 1:
+            raise Unrecoverable("the first run fails")
+
+    async with working(queue, handle):
+        await queue.add(1, job_id="j")
+        await wait_until_async(lambda: ran == ["j"])
+        await wait_until_async(queue.dead_letters)
+    assert await queue.cancel("j") == "requested"
+    assert (await queue.replay_dead_letters()).affected == 1
+    async with working(queue, handle):
+        await wait_until_async(lambda: empty(queue))
+    assert ran == ["j", "j"]
+    assert await queue.dead_letters() == []
+
+
 def _request_cancel_later(queue: AsyncQueue, job_id: str) -> Any:
     from airflow_provider_chasqui.core.command import as_int, redis_command
 
     in_a_minute = time.time_ns() // 1_000_000 + 60_000
-    return redis_command("ZADD", queue.keys.cancelled, in_a_minute, job_id, parse=as_int)
+    request = f"{in_a_minute} 0-0 {in_a_minute} 0"
+    return redis_command("HSET", queue.keys.cancel_requests, job_id, request, parse=as_int)
 
 
 async def _cancel_request_cleared(queue: AsyncQueue, job_id: str) -> bool:
-    from airflow_provider_chasqui.core.commands import consumer_group
+    from airflow_provider_chasqui.core.commands import cancellation
 
-    return await queue.client.execute(consumer_group.cancel_requested_at(queue.keys, [job_id])) == [
-        -1
-    ]
+    return await queue.client.execute(cancellation.get_requests(queue.keys, [job_id])) == [None]
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -489,6 +500,31 @@ async def test_a_handler_that_cancels_its_own_task_fails_and_the_worker_continue
         await wait_until_async(queue.dead_letters)
         await queue.add(1, job_id="next")
         await wait_until_async(lambda: done == ["next"])
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_a_worker_task_that_a_handler_cancels_runs_the_next_job(
+    queue: AsyncQueue, when: str
+) -> None:
+    """The handler returns, and its cancellation is delivered after the run has ended."""
+    done: list[str] = []
+
+    async def handle(job) -> None:
+        task = asyncio.current_task()
+        if job.id.startswith("cancels") and when == "at once":
+            task.cancel()
+        elif job.id.startswith("cancels"):
+            asyncio.get_running_loop().call_later(0.05, task.cancel)
+        done.append(job.id)
+
+    async with working(queue, handle, concurrency=2):
+        for number in range(4):
+            await queue.add(1, job_id=f"cancels-{number}")
+            await wait_until_async(lambda: empty(queue))
+            await asyncio.sleep(0.1)
+        await queue.add(1, job_id="next")
+        await wait_until_async(lambda: len(done) == 5)
+        await wait_until_async(lambda: empty(queue))
 
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -641,18 +677,18 @@ async def test_an_interrupt_after_the_handler_returned_does_not_lose_the_outcome
     queue: AsyncQueue, monkeypatch
 ) -> None:
     """The interrupt arrives after the handler returned and before its thread reports that."""
-    original_end = ThreadSlot.end
+    original_disarm = ThreadSlot.disarm
     interrupted: list[str] = []
 
-    def end_with_interrupt(slot: ThreadSlot) -> None:
-        if slot._run is not None and not interrupted:
-            interrupted.append(slot._run.entry.id)
-            slot.interrupt(slot._run, CancelInterrupt)
+    def disarm_with_interrupt(slot: ThreadSlot) -> None:
+        if not interrupted:
+            interrupted.append(slot.run.entry.id)
+            slot.interrupt(slot.run, CancelInterrupt)
             for _ in range(100_000):  # the interrupt is raised somewhere in this loop
                 pass
-        original_end(slot)
+        original_disarm(slot)
 
-    monkeypatch.setattr(ThreadSlot, "end", end_with_interrupt)
+    monkeypatch.setattr(ThreadSlot, "disarm", disarm_with_interrupt)
     await queue.add(1, job_id="interrupted")
     await queue.add(1, job_id="next")
     done: list[str] = []

@@ -76,7 +76,7 @@ async def test_without_a_span_no_trace_is_stored_and_no_handler_is_wrapped(
         return None
 
     with Queue(queue.name, server.url, dialect=server.dialect) as producer:
-        enqueue_once(producer, EnqueueRequest(payloads=[1], batch_id="b"))
+        enqueue_once(producer, EnqueueRequest(payloads=lambda: [1], batch_id="b"))
         tracing.propagate_trace(producer, "one")
     assert not [key for key in client.keys(f"{queue.keys.hash_tag}*") if b":trace:" in key]
     handlers = Handlers(handle)

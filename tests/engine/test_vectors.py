@@ -31,8 +31,9 @@ PATHS = {vector["case"]: vector for vector in vectors("worker_paths")}
 DECODE_VECTORS = [vector for name, vector in PATHS.items() if name.startswith("decode_")]
 EVENTS = vectors("events")
 
-# 1.3.0 stores no cause if it cannot decode an entry. This engine uses its field `detail` for it.
-DECODE_DETAIL = b"detail"
+# 1.3.0 leaves its field `detail` out if it cannot decode an entry or if the handler failed. This
+# engine stores the cause and the traceback there.
+DETAIL = b"detail"
 # 1.3.0 does not count crashed runs: its dead letter has attempt 0 after three of them.
 CRASHES_COUNT = "the envelope of a dead letter counts crashed runs"
 # `waiting` may follow `active`, because the worker can be faster, as with 1.3.0.
@@ -68,7 +69,7 @@ async def test_entries_are_accepted_or_rejected_as_by_1_3_0(
     upstream.insert(1, (b"n", name))  # DEAD_LETTER_KEEPS_NAME
     assert written[: len(upstream)] == upstream, DEAD_LETTER_KEEPS_NAME
     assert tuple(key for key, _ in written[len(upstream) :]) == (
-        DECODE_DETAIL,
+        DETAIL,
         *EXTRA_DEAD_LETTER_FIELDS,
     )
 
@@ -96,9 +97,11 @@ async def test_a_retry_and_its_dead_letter_are_written_as_by_1_3_0(
         await wait_until_async(lambda: empty(queue))
     [(_, written)] = entries(client, queue.keys.dlq)
     upstream = fields(dead_letter["dlq_fields"])
-    assert [key for key, _ in written] == [key for key, _ in upstream] + list(
-        EXTRA_DEAD_LETTER_FIELDS
-    )
+    assert [key for key, _ in written] == [
+        *(key for key, _ in upstream),
+        DETAIL,
+        *EXTRA_DEAD_LETTER_FIELDS,
+    ]
     produced, expected = dict(written), dict(upstream)
     for key in (b"d", b"n", b"reason"):
         assert produced[key] == expected[key]
@@ -123,8 +126,11 @@ async def test_dead_letters_of_other_reasons_are_written_as_by_1_3_0(
     expected = [(key, entry_id if key == b"source_id" else raw) for key, raw in upstream]
     assert dead_letter[: len(expected)] == expected
     extra = [key for key, _ in dead_letter[len(expected) :]]
-    # If 1.3.0 writes the reason to `detail`, the field `error` is left out.
-    assert extra in ([*EXTRA_DEAD_LETTER_FIELDS], [*EXTRA_DEAD_LETTER_FIELDS[1:]])
+    if name == "dlq_unnamed":  # the handler ran and failed
+        assert extra == [DETAIL, *EXTRA_DEAD_LETTER_FIELDS]
+    else:
+        # If 1.3.0 writes the reason to `detail`, the field `error` is left out.
+        assert extra in ([*EXTRA_DEAD_LETTER_FIELDS], [*EXTRA_DEAD_LETTER_FIELDS[1:]])
 
 
 async def test_the_dead_letter_of_a_job_that_crashed_too_often(queue: AsyncQueue, client) -> None:
@@ -133,8 +139,8 @@ async def test_the_dead_letter_of_a_job_that_crashed_too_often(queue: AsyncQueue
     client.xadd(queue.keys.stream, {b"d": upstream[b"d"], b"n": upstream[b"n"]})
     keys, redis_client = queue.keys, queue.client
     await redis_client.execute(consumer_group.create(keys, "default"))
-    await redis_client.execute(consumer_group.read(keys, "default", "dead", 10, 0, 60_000))
-    await redis_client.execute(consumer_group.claim(keys, "default", "dead", 0, 10))
+    await redis_client.execute(consumer_group.read(keys, "default", "dead", 10, 0))
+    await redis_client.execute(consumer_group.claim_and_read(keys, "default", "dead", 0, 10))
     async with working(queue, boom, claim_after=timedelta(milliseconds=20)):
         await wait_until_async(lambda: client.xlen(queue.keys.dlq))
         await wait_until_async(lambda: empty(queue))

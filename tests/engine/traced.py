@@ -53,19 +53,24 @@ async def anything(job: Any) -> None:
 def add_jobs(queue: Queue) -> None:
     tracer = trace.get_tracer("a DAG run")
     with tracer.start_as_current_span("task"):
-        enqueue_once(queue, EnqueueRequest(payloads=[1, 2, 3], batch_id="b", job_name="plain"))
         enqueue_once(
-            queue, EnqueueRequest(payloads=[1], batch_id="again", job_name="twice", retry=None)
+            queue, EnqueueRequest(payloads=lambda: [1, 2, 3], batch_id="b", job_name="plain")
+        )
+        enqueue_once(
+            queue,
+            EnqueueRequest(payloads=lambda: [1], batch_id="again", job_name="twice", retry=None),
         )
         delay = timedelta(milliseconds=50)
         enqueue_once(
             queue,
-            EnqueueRequest(payloads=[1], batch_id="", job_id="one", job_name="async", delay=delay),
+            EnqueueRequest(
+                payloads=lambda: [1], batch_id="", job_id="one", job_name="async", delay=delay
+            ),
         )
         propagate_trace(queue, "propagated")
         queue.add("explicit call", job_id="propagated")
     queue.add("outside of a span", job_id="orphan")
-    enqueue_once(queue, EnqueueRequest(payloads=[1], batch_id="untraced"))
+    enqueue_once(queue, EnqueueRequest(payloads=lambda: [1], batch_id="untraced"))
 
 
 async def run_jobs(url: str, dialect: str, name: str, runs: int) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
 from airflow_provider_chasqui.core.commands import consumer_group, inspect
 from airflow_provider_chasqui.core.cron import Cron, Every
@@ -14,7 +15,7 @@ from airflow_provider_chasqui.core.repeat import FIRE_ONCE, SKIP, fire_all
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
-from tests.interop.fleet import Peer, PeerError, wait_for_runs
+from tests.interop.fleet import Peer, PeerError, runs, wait_for_runs
 from tests.interop.test_chasquimq_runs_ours import PAYLOADS
 from tests.support.waiting import wait_until
 
@@ -165,3 +166,54 @@ def test_repeats_are_read(queue: Queue, peer_queue: PeerQueue) -> None:
 def test_an_error_of_chasquimq_reaches_the_test(peer_queue: PeerQueue) -> None:
     with pytest.raises(PeerError, match="RuntimeError: config: job name exceeds 256-byte cap"):
         peer_queue.add("n" * 257, 1)
+
+
+# The payload is the number 1, or a text of the same byte.
+ENVELOPES = {
+    "payload bin": "94a161c401010500",
+    "payload str": "94a161a1010500",
+    "payload str8": "94a161d901010500",
+    "payload str, 3 elements": "93a161a10105",
+    "payload str, 5 elements": "95a161a1010500c0",
+    "payload str in a map": "83a26964a161a77061796c6f6164a101ad637265617465645f61745f6d7305",
+    "map": "83a26964a161a77061796c6f6164c40101ad637265617465645f61745f6d7305",
+    "map with bin keys": "83c4026964a161c4077061796c6f6164c40101c40d637265617465645f61745f6d7305",
+    "id str, not UTF-8": "94a1ffc401010500",
+    "id bin, not UTF-8": "94c401ffc401010500",
+    "other field not UTF-8": (
+        "84a26964a161a77061796c6f6164c40101ad637265617465645f61745f6d7305a27a7aa1ff"
+    ),
+    "other key not UTF-8": (
+        "84a26964a161a77061796c6f6164c40101ad637265617465645f61745f6d7305a1ff01"
+    ),
+    "backoff kind bin": "95a161c401010500920295c405666978656464c0c0c0",
+}
+
+
+def test_the_same_envelopes_are_accepted_as_in_chasquimq(
+    queue: Queue, peer: Peer, native_server: Server
+) -> None:
+    client = redis.Redis.from_url(native_server.url, protocol=2)
+    record, differences = f"{queue.name}-runs", {}
+    worker = peer.work(native_server.url, queue.name, record=record)
+    for name, envelope in ENVELOPES.items():
+        fields = {b"d": bytes.fromhex(envelope), b"n": name.encode()}
+        entry_id = client.xadd(queue.keys.stream, fields)
+
+        def ended(name: str = name, entry_id: bytes = entry_id) -> str:
+            if any(run.name == name for run in runs(native_server.url, record)):
+                return "runs"
+            for _, dead_letter in client.xrange(queue.keys.dlq):
+                if dead_letter[b"source_id"] == entry_id:
+                    assert list(dead_letter) == [b"d", b"source_id", b"reason"]
+                    return str(dead_letter[b"reason"].decode())
+            return ""
+
+        wait_until(ended, 20, name)
+        entry = consumer_group.parse_entry([entry_id, [b"d", fields[b"d"]]], 10**6)
+        ours = "runs" if isinstance(entry, StreamEntry) else entry.reason
+        if ours != ended():
+            differences[name] = {"ours": ours, "1.3.0": ended()}
+    peer.stop(worker)
+    client.close()
+    assert differences == {}

@@ -24,11 +24,10 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.lease import LeaseConfig, LeaseQueue, celeriant_code
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import ONE_OF_EACH
-from tests.lease.conftest import LONG, MS, Leasing
+from tests.lease.conftest import LONG, MS, ORDERED, Leasing
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-ORDERED = {"mode": "exclusive", "ordered": True, "on_max_deliveries": "block"}
 
 
 def test_an_exclusive_lease_can_be_longer_than_claim_after(queue: Queue, leasing: Leasing) -> None:

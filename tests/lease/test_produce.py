@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from airflow_provider_chasqui.clock import current_time_ms
+from airflow_provider_chasqui.core.command import as_pairs, redis_command
+from airflow_provider_chasqui.core.commands import inspect
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.errors import (
     PayloadTooLarge,
@@ -13,10 +17,14 @@ from airflow_provider_chasqui.core.errors import (
     QueueNotFound,
     SequenceConflict,
     TailMoved,
+    WaitTimeout,
 )
 from airflow_provider_chasqui.core.job import NewJob
+from airflow_provider_chasqui.core.payload import encode_payload
 from airflow_provider_chasqui.lease import LeaseQueue, celeriant_code
+from airflow_provider_chasqui.queue import Queue
 from tests.lease.conftest import Leasing
+from tests.support.manual_worker import finish, take
 
 
 def test_produce_checks_sequence_numbers_and_the_last_entry_id(leasing: Leasing) -> None:
@@ -69,3 +77,41 @@ def test_produce_respects_the_limits(server: Any, queue_name: str) -> None:
         with pytest.raises(QueueFull):
             leases.produce([1, 2, 3])
         assert len(leases.produce([1, 2])) == 2
+
+
+def test_a_message_never_has_the_result_of_an_earlier_job(queue: Queue, leasing: Leasing) -> None:
+    leases = leasing()
+    queue.add_many([{"payload": "old", "job_id": job_id} for job_id in ("a", "b", "c")])
+    for entry in take(queue):
+        progress = {entry.job.id: encode_payload(50)}
+        queue.client.execute(inspect.save_progress(queue.keys, progress))
+        finish(queue, entry, "old")
+    leases.produce([NewJob("used", job_id="used")], client_id="p", client_seq=1)
+    messages = [NewJob("skipped", job_id="c"), "generated", NewJob("new", job_id="a")]
+    assert leases.produce(messages, client_id="p", client_seq=1)[0] is None
+    assert [queue.result(job_id) for job_id in ("a", "b", "c")] == [None, "old", "old"]
+    assert [queue.progress(job_id) for job_id in ("a", "b", "c")] == [None, 50, 50]
+    with pytest.raises(WaitTimeout):
+        queue.wait("a", timeout=timedelta(milliseconds=50))
+
+
+def test_a_message_does_not_inherit_the_cancel_request_of_an_earlier_job(
+    queue: Queue, leasing: Leasing
+) -> None:
+    now_ms = current_time_ms()
+    queue.add("old", job_id="a")
+    queue.cancel("a")
+    leases = leasing()
+    leases.produce([NewJob("new", job_id="a")])
+    first, second = leases.lease("me", 2)
+    assert second.job.created_at_ms > now_ms
+    requests = queue.client.execute(cancel_requests(queue))
+    assert requests[b"a"].endswith(b" 1"), "the request is marked as superseded"
+    requested_at = int(requests[b"a"].split()[0])
+    assert first.job.created_at_ms <= requested_at < second.job.created_at_ms
+
+
+def cancel_requests(queue: Queue) -> Any:
+    return redis_command(
+        "HGETALL", queue.keys.cancel_requests, parse=lambda reply: dict(as_pairs(reply))
+    )

@@ -324,12 +324,10 @@ def test_a_worker_runs_a_nacked_job(queue: Queue, leasing: Leasing) -> None:
     idle = leases.config.claim_after_ms
 
     def read() -> list[Any]:
-        entries = queue.client.execute(
-            consumer_group.read(queue.keys, "default", "worker", 10, 0, idle)
+        _, entries = queue.client.execute(
+            consumer_group.claim_and_read(queue.keys, "default", "worker", idle, 10)
         )
-        return entries or queue.client.execute(
-            consumer_group.claim(queue.keys, "default", "worker", idle, 10)
-        )
+        return entries
 
     assert read() == []
     leases.nack(lease)

@@ -8,7 +8,7 @@ import redis
 
 def finalize(script_runner, total, parts):
     return script_runner.call(
-        "finalize_batch", [script_runner.keys.batch("b")], total, parts, 5, "dag", 60_000
+        "finalize_batch", [script_runner.keys.batch("b")], total, parts, 5, "dag", 60_000, ""
     )
 
 

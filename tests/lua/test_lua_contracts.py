@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from airflow_provider_chasqui.core.batch import BatchPosition
+from airflow_provider_chasqui.core.batch import BatchPosition, EncodedChunk
 from airflow_provider_chasqui.core.command import (
     AnyCommand,
     Command,
@@ -19,11 +19,15 @@ from airflow_provider_chasqui.core.command import (
 )
 from airflow_provider_chasqui.core.commands import (
     batches,
+    cancellation,
     consumer_group,
+    counters,
     dead_letters,
     delayed,
     enqueue,
+    flow_control,
     inspect,
+    pages,
 )
 from airflow_provider_chasqui.core.config import QueueConfig
 from airflow_provider_chasqui.core.cron import Every
@@ -31,6 +35,7 @@ from airflow_provider_chasqui.core.ids import ProducerCall
 from airflow_provider_chasqui.core.job import DeadLetter, Job
 from airflow_provider_chasqui.core.job_encoder import EncodedJob
 from airflow_provider_chasqui.core.keys import Keys
+from airflow_provider_chasqui.core.rate_limit import RateLimit
 from airflow_provider_chasqui.core.repeat import DueFires, Repeat
 from airflow_provider_chasqui.redis_client.scripts import load_script
 from tests.lua.contract import LUA, SCRIPTS, read
@@ -53,9 +58,10 @@ def test_the_code_uses_exactly_the_keys_and_arguments_of_the_header(name):
         used = {int(number) for number in re.findall(rf"\b{word}\[(\d+)\]", contract.code)}
         for first in re.findall(rf"for \w+ = (\d+), #{word}\b", contract.code):
             used |= set(range(int(first), slots.fixed + 1))
-        iterates = re.search(
-            rf"#{word}\b|\b{word}\[[^\]\d]|\b{word}\[\d+ \+|unpack\({word}", contract.code
-        )
+        patterns = rf"#{word}\b|\b{word}\[[^\]\d]|\b{word}\[\d+ \+|unpack\({word}"
+        if word == "KEYS":
+            patterns += r"|\bset_batch_bit\("  # takes a position in KEYS
+        iterates = re.search(patterns, contract.code)
         assert used <= set(range(1, slots.fixed + 1 + slots.repeats)), (
             f"the code uses {word} that the header does not name"
         )
@@ -179,55 +185,71 @@ DELAYED_DEDUPLICATED = EncodedJob("j", b"n", b"env", 99, 50, True)
 DELAYED_SIMPLE = EncodedJob("j", b"n", b"env", 99, 0, False)
 REPEAT = Repeat("k", "n", Every(5), b"\xc0")
 PART = batches.PartOptions()
+CHUNK = EncodedChunk([b"\x01", b"\x02"], keys=["a", "b"])
+RATE = RateLimit.parse("5/second")
 DELAYED_PART = batches.PartOptions(run_at_ms=99)
 
 # (command, number of KEYS beyond the fixed positions of the header)
 CALLS: list[tuple[Command[Any] | DialectCommand[Any], int]] = [
     (enqueue.add(KEYS, SIMPLE, ProducerCall("p", 1)), 0),
-    (enqueue.add_jobs(KEYS, [SIMPLE, DEDUPLICATED, DEDUPLICATED], 5, "t"), 2),
+    (enqueue.add_jobs(KEYS, [SIMPLE, DEDUPLICATED, DEDUPLICATED], 5, "t"), 8),
+    (enqueue.add_jobs(KEYS, [SIMPLE, DEDUPLICATED], 5, "t", "before"), 5),
     (
         enqueue.add_simple_chunk(
             KEYS, enqueue.SimpleJobs([b"1", b"2"], ["", "n"]), ["i" * 26, "j" * 26], 9, "t"
         ),
         0,
     ),
-    (enqueue.schedule_jobs(KEYS, [DELAYED, DELAYED_DEDUPLICATED, DELAYED_SIMPLE], 9, "t"), 5),
+    (enqueue.schedule_jobs(KEYS, [DELAYED, DELAYED_DEDUPLICATED, DELAYED_SIMPLE], 9, "t"), 11),
     (enqueue.emit_enqueue_events(KEYS, [SIMPLE, DELAYED], 9), 0),
-    (batches.add_chunk(KEYS, BatchPosition("b", 0, 0), [1, 2], PART, QueueConfig(), 9), 0),
-    (batches.add_chunk(KEYS, BatchPosition("b", 0, 0), [1, 2], DELAYED_PART, QueueConfig(), 9), 0),
-    (batches.finalize(KEYS, "b", 2, 1, PART, 9), 0),
-    (delayed.cancel_member(KEYS, "j"), 0),
-    (delayed.cancel_member(KEYS, BATCH_JOB_ID, b"m"), 0),
+    (batches.add_chunk(KEYS, BatchPosition("b", 0, 0), CHUNK, PART, QueueConfig(), 9), 0),
+    (batches.add_chunk(KEYS, BatchPosition("b", 0, 0), CHUNK, DELAYED_PART, QueueConfig(), 9), 0),
+    (batches.finalize(KEYS, "b", 2, 1, PART, 9), 3),
+    (batches.attach_command(KEYS, "b", "o"), 0),
+    (batches.cancel_command(KEYS, "b", None, "t", 2), 4),
+    (cancellation.cancel_member(KEYS, "j"), 0),
+    (cancellation.cancel_member(KEYS, BATCH_JOB_ID, b"m", 4, 5), 3),
+    (cancellation.clear_requests(KEYS, [("j", 5), ("k", 6)]), 0),
     (delayed.reschedule_member(KEYS, "j", 5, 6, b""), 0),
     (delayed.promote(KEYS, 5), 0),
-    (consumer_group.claim(KEYS, "g", "c", 5, 6), 0),
+    (consumer_group.claim_and_read(KEYS, "g", "c", 5, 6, 7), 0),
     (consumer_group.ack(KEYS, "g", ["1-0", "2-0"]), 0),
     (
         consumer_group.ack_with_results(
             KEYS, "g", [consumer_group.Completion("1-0", BATCH_JOB_ID, b"r")]
         ),
-        3,
+        4,
     ),
     (
         consumer_group.ack_with_results(
             KEYS, "g", [consumer_group.Completion("1-0", BATCH_JOB_ID, dead=True)]
         ),
-        2,
+        3,
     ),
     (consumer_group.schedule_retries(KEYS, "g", "c", [("1-0", 5, b"m"), ("2-0", 6, b"m")]), 0),
     (
         consumer_group.move_to_dlq(
-            KEYS, "g", [consumer_group.NewDeadLetter("1-0", b"", "", "r", job_id=BATCH_JOB_ID)]
+            KEYS,
+            "g",
+            "c",
+            [consumer_group.NewDeadLetter("1-0", b"", "", "r", job_id=BATCH_JOB_ID)],
         ),
-        1,
+        3,
     ),
     (consumer_group.renew_claims(KEYS, "g", "c", ["1-0"]), 0),
     (consumer_group.requeue(KEYS, "g", "c", [("1-0", b"d", b"n")]), 0),
+    (flow_control.park_jobs(KEYS, "g", "c", [("1-0", "n", 5, b"m"), ("2-0", "n", 6, b"m")]), 0),
+    (flow_control.unpark_jobs(KEYS, "n"), 0),
+    (flow_control.take_rate_limit(KEYS.rate_limit("r"), [RATE, RATE], [1, 2], 3, 4), 0),
+    (counters.count_outcomes(KEYS, "t", 7, {("completed", "a"): 2}), 0),
+    (flow_control.pause_rate_limit(KEYS.rate_limit("r"), 5), 0),
     (consumer_group.remove_idle_consumers(KEYS, "g", 5), 0),
     (consumer_group.acquire_leader_lock(KEYS.promoter_lock, "h", 5), 0),
     (consumer_group.release_leader_lock(KEYS.promoter_lock, "h"), 0),
+    (pages.read_page(KEYS.dlq, "-", "+", 9), 0),
+    (delayed.members_page(KEYS, 0), 0),
     (dead_letters.replay_chunk(KEYS, [DEAD_LETTER, DEAD_LETTER_IN_BATCH], 3), 4),
-    (inspect.save_progress(KEYS, {"j": 1, "k": 2}), 2),
+    (inspect.save_progress(KEYS, {"j": b"\x05", "k": b"\xc0"}), 3),
     (delayed.upsert_repeat(KEYS, REPEAT, 9), 0),
     (delayed.delete_repeat(KEYS, "k"), 0),
     (

@@ -1,4 +1,4 @@
-"""move_to_dlq: acknowledge entries and write their dead dead_letters in one step."""
+"""move_to_dlq: acknowledge entries and write their dead letters in one step."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import pytest
 import redis
 
 
-def move_to_dlq(script_runner, *entries, max_dead_letters=0):
-    """Each entry is (id, position of its dead bitmap, bit, fields and values)."""
+def move_to_dlq(script_runner, *entries, max_dead_letters=0, consumer="me"):
+    """Each entry is (id, position of its batch, index, fields and values)."""
     keys = [
         script_runner.keys.stream,
         script_runner.keys.dlq,
+        script_runner.keys.batch("b"),
+        script_runner.keys.batch_done("b", 0),
         script_runner.keys.batch_dead("b", 0),
     ]
-    args = ["default", max_dead_letters, 60_000]
-    for entry_id, position, bit, fields in entries:
-        args += [entry_id, position, bit, len(fields), *fields]
+    args = ["default", consumer, max_dead_letters]
+    for entry_id, position, index, fields in entries:
+        args += [entry_id, position, 0, index, len(fields), *fields]
     return script_runner.call("move_to_dlq", keys, *args)
 
 
 def test_each_entry_becomes_one_dead_letter(script_runner):
+    script_runner.client.hset(script_runner.keys.batch("b"), "sent:0", 10)
+    script_runner.client.pexpire(script_runner.keys.batch("b"), 60_000)
     first, second = script_runner.deliver("one", "two")
     dead_letters = ((first, 3, 4, ["d", "one", "reason", "r"]), (second, 0, 0, ["d", "two"]))
     assert move_to_dlq(script_runner, *dead_letters, ("1-0", 3, 5, ["d", "three"])) == [1, 1, 0]
@@ -52,3 +56,22 @@ def test_no_job_is_lost_if_the_dlq_has_the_wrong_type(script_runner):
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         move_to_dlq(script_runner, (entry, 3, 4, ["d", "one"]))
     assert script_runner.dump() == before
+
+
+def test_an_entry_that_another_consumer_has_claimed_is_not_moved(script_runner):
+    """Consumer A stalls, B claims the entry and runs it, A resumes with Unrecoverable."""
+    [entry] = script_runner.deliver("one", consumer="a")
+    script_runner.client.xclaim(script_runner.keys.stream, "default", "b", 0, [entry])
+    before = script_runner.dump()
+    dead_letter = (entry, 3, 4, ["d", "one"])
+    assert move_to_dlq(script_runner, dead_letter, consumer="a") == [0]
+    assert script_runner.dump() == before
+    assert move_to_dlq(script_runner, dead_letter, consumer="b") == [1]
+
+
+def test_an_entry_trimmed_while_pending_becomes_a_dead_letter(script_runner):
+    [entry] = script_runner.deliver("one")
+    script_runner.client.xtrim(script_runner.keys.stream, maxlen=0)
+    assert move_to_dlq(script_runner, (entry, 0, 0, ["d", "one"])) == [1]
+    assert script_runner.stream("dlq") == [{b"d": b"one"}]
+    assert script_runner.pending() == []

@@ -79,14 +79,27 @@ def test_an_empty_delayed_set_changes_nothing(script_runner):
 
 
 def test_a_returned_envelope_is_truncated_after_its_id(script_runner):
-    job_id, long_id = "01J00000000000000000000000", "x" * 40
+    job_id, long_id, longer_id = "01J00000000000000000000000", "x" * 40, "y" * 300
     short = encode_envelope(job_id, b"body", 7)
     retried = encode_envelope("b:1", b"body", 7, 1, RetryPolicy(3))
     long = encode_envelope(long_id, b"body", 7)
-    script_runner.client.zadd(
-        script_runner.keys.delayed, {member(b"", d): 1 for d in (short, retried, long, b"\x94")}
-    )
+    longer = encode_envelope(longer_id, b"body", 7)
+    envelopes = {short, retried, long, longer, b"\x94"}
+    script_runner.client.zadd(script_runner.keys.delayed, {member(b"", d): 1 for d in envelopes})
     truncated = promote(script_runner)[6]
-    assert sorted(truncated) == sorted([short[:28], retried[:5], long, b"\x94"])
-    assert sorted(map(decode_job_id, truncated)) == ["", job_id, "b:1", long_id]
-    assert {fields[b"d"] for fields in script_runner.stream()} == {short, retried, long, b"\x94"}
+    assert sorted(truncated) == sorted([short[:28], retried[:5], long[:43], longer[:304], b"\x94"])
+    assert sorted(map(decode_job_id, truncated)) == ["", job_id, "b:1", long_id, longer_id]
+    assert {fields[b"d"] for fields in script_runner.stream()} == envelopes
+
+
+def test_a_call_moves_about_4_mib(script_runner):
+    """A worker would otherwise block the server while it moves a thousand large jobs."""
+    members = {member(b"", b"%02d" % n + b"x" * 1_000_000): n for n in range(12)}
+    script_runner.client.zadd(script_runner.keys.delayed, members)
+    moved = []
+    while (reply := promote(script_runner))[0]:
+        moved.append(reply[0])
+    assert sum(moved) == 12
+    assert max(moved) <= 5
+    order = [fields[b"d"][:2] for fields in script_runner.stream()]
+    assert order == [b"%02d" % n for n in range(12)]

@@ -22,3 +22,11 @@ def test_own_entries_are_renewed_and_keep_their_delivery_count(script_runner):
     )
     assert pending[0]["time_since_delivered"] < 40_000
     assert script_runner.dump()["stream"]["default"] == [(first, "me", 1), (second, "other", 2)]
+
+
+def test_an_entry_that_was_trimmed_stays_pending(script_runner):
+    """XCLAIM would remove it from the pending entries, and the outcome of its job would be lost."""
+    first, second = script_runner.deliver(1, 2)
+    script_runner.client.xtrim(script_runner.keys.stream, maxlen=1, approximate=False)
+    assert renew_claims(script_runner, first, second) == [2, 1]
+    assert script_runner.pending() == [first, second]

@@ -8,10 +8,11 @@ import redis
 
 def replay(script_runner, *dead_letters, max_replays=0):
     """Each dead letter is (dead letter id, d, n, job, bit)."""
-    keys, args = [script_runner.keys.dlq, script_runner.keys.stream], [max_replays, 60_000]
+    keys = [script_runner.keys.dlq, script_runner.keys.stream, script_runner.keys.cancel_requests]
+    args = [max_replays, 60_000]
     for dead_letter_id, d, n, job, bit in dead_letters:
         keys += [script_runner.keys.replay_count(job), script_runner.keys.batch_dead("b", 0)]
-        args += [dead_letter_id, d, n, bit]
+        args += [dead_letter_id, d, n, bit, job]
     return script_runner.call("replay", keys, *args)
 
 
@@ -49,6 +50,17 @@ def test_only_the_dead_bit_of_the_job_is_cleared(script_runner):
     script_runner.client.setbit(dead, 5, 1)
     replay(script_runner, (add_dead_letter(script_runner), "d", "", "a", 4))
     assert (script_runner.client.getbit(dead, 4), script_runner.client.getbit(dead, 5)) == (0, 1)
+
+
+def test_the_cancel_request_of_a_replayed_job_is_deleted(script_runner):
+    """Otherwise the first worker would drop the replayed job."""
+    cancelled = script_runner.keys.cancel_requests
+    script_runner.client.hset(cancelled, mapping={"a": 5, "b": 6, "c": 7})
+    script_runner.client.set(script_runner.keys.replay_count("b"), 2)
+    dead_letters = [(add_dead_letter(script_runner), "d", "", job, -1) for job in ("a", "b")]
+    dead_letters.append(("1-1", "d", "", "c", -1))  # another caller has replayed it
+    assert replay(script_runner, *dead_letters, max_replays=2) == b"1x0"
+    assert script_runner.dump()["cancel_requests"] == {b"b": b"6", b"c": b"7"}
 
 
 def test_an_expired_bitmap_is_not_created_again(script_runner):

@@ -9,6 +9,7 @@ def schedule(script_runner, *jobs, token="t"):
         [script_runner.keys.delayed, script_runner.keys.idempotency_marker(token)],
         [100_000],
     )
+    keys.append(script_runner.keys.cancel_requests)
     for run_at, member, job_id, unique in jobs:
         args += [run_at, member, 3660 if job_id else 0, 5000 if unique else 0]
         keys += (
@@ -16,6 +17,9 @@ def schedule(script_runner, *jobs, token="t"):
             if job_id
             else []
         )
+        if job_id:
+            kinds = ("result", "progress", "progress_value")
+            keys += [f"{script_runner.keys.hash_tag}:{kind}:{job_id}" for kind in kinds]
         keys += [script_runner.keys.dedup_marker(job_id)] if unique else []
     return script_runner.call("schedule", keys, *args)
 

@@ -51,3 +51,10 @@ def test_no_job_is_lost_if_the_delayed_set_has_the_wrong_type(script_runner):
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         schedule_retries(script_runner, (entry, 5, "m1"))
     assert script_runner.dump() == before
+
+
+def test_identical_jobs_are_not_merged(script_runner):
+    """Two jobs with the same id, payload and millisecond are two jobs after a failure as well."""
+    entries = script_runner.deliver(*["same"] * 3)
+    assert schedule_retries(script_runner, *((entry, 5, "m") for entry in entries)) == [1, 1, 1]
+    assert script_runner.dump()["delayed"] == [(b"m", 5.0), (b"m\0", 5.0), (b"m\0\0", 5.0)]

@@ -12,7 +12,7 @@ import pytest
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
 from airflow_provider_chasqui.core.errors import InvalidArgument
-from airflow_provider_chasqui.messaging import get_messages
+from airflow_provider_chasqui.messaging import get_messages, queue_not_empty_asset
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.triggers import messages as module
 from airflow_provider_chasqui.triggers.messages import ChasquiMessageTrigger
@@ -80,6 +80,35 @@ def test_a_rebuilt_trigger_equals_the_original():
     assert ChasquiMessageTrigger(**kwargs).serialize() == (path, kwargs)
     second = ChasquiQueueNotEmptyTrigger(queue_name="q")
     assert ChasquiQueueNotEmptyTrigger(**second.serialize()[1]).serialize() == second.serialize()
+
+
+def test_the_queue_of_the_triggerer_is_passed_to_airflow_and_not_serialized():
+    for cls in (ChasquiMessageTrigger, ChasquiQueueNotEmptyTrigger):
+        event_trigger = cls(queue_name="q", trigger_queue="messages")
+        assert event_trigger.queue == "messages"
+        assert "trigger_queue" not in event_trigger.serialize()[1]
+        assert cls(queue_name="q").queue is None
+
+
+def test_the_assets_of_different_queues_have_different_names():
+    assets = [
+        queue_not_empty_asset("orders"),
+        queue_not_empty_asset("orders", chasqui_conn_id="warehouse"),
+        queue_not_empty_asset("orders/eu"),
+        queue_not_empty_asset("orders:eu"),
+        queue_not_empty_asset("orders_eu"),
+    ]
+    assert len({asset.name for asset in assets}) == len({asset.uri for asset in assets}) == 5
+    assert assets[0].name == "queue_not_empty_orders"
+
+
+def test_the_durations_of_an_asset_may_be_text_or_seconds():
+    (watcher,) = queue_not_empty_asset(
+        "orders", lease_ttl="2h", interval=5, trigger_queue="messages"
+    ).watchers
+    arguments = watcher.trigger.serialize()[1]
+    assert (arguments["lease_ttl"], arguments["interval"]) == (7200.0, 5.0)
+    assert watcher.trigger.queue == "messages"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Fixtures with the API of the page in a real Airflow, for three users."""
+"""Fixtures with the API of the page in a real Airflow, for several users."""
 
 from __future__ import annotations
 

@@ -37,6 +37,8 @@ def add_dead_letters(
     error: str = "ConnectionError: the mail server refused the message",
     payload: Callable[[int], Any] = lambda index: {"n": index},
     failed_at_ms: int | None = None,
+    batch_id: str | None = None,
+    source: str = "",
 ) -> None:
     """Add jobs and move them to the DLQ with the commands that a worker uses.
 
@@ -47,17 +49,29 @@ def add_dead_letters(
     :param error: the error of each dead letter.
     :param payload: returns the payload of the job with an index.
     :param failed_at_ms: the time of death; None for now.
+    :param batch_id: the batch of the jobs, at most 500; None for jobs without a batch.
+    :param source: the source of the batch.
     """
     group = queue.config.group
     # The group may exist already, which is an error that this call ignores.
     queue.client.pipeline_with_errors([consumer_group.create(queue.keys, group)])
     for start in range(0, count, _CHUNK):
         size = min(_CHUNK, count - start)
-        added = queue.add_many(
-            {"payload": payload(start + i), "job_name": job_name} for i in range(size)
-        )
+        if batch_id is None:
+            added = queue.add_many(
+                {"payload": payload(start + i), "job_name": job_name} for i in range(size)
+            )
+            job_ids = [job.job_id for job in added]
+        else:
+            batch = queue.add_batch(
+                [payload(i) for i in range(size)],
+                batch_id=batch_id,
+                job_name=job_name,
+                source=source,
+            )
+            job_ids = list(batch.job_ids())
         entries = queue.client.execute(
-            consumer_group.read(queue.keys, group, "test-worker", size, 0, 60_000)
+            consumer_group.read(queue.keys, group, "test-worker", size, 0)
         )
         dead_letters = [
             NewDeadLetter(
@@ -68,11 +82,13 @@ def add_dead_letters(
                 error=error,
                 attempts=3,
                 failed_at_ms=failed_at_ms or time.time_ns() // 1_000_000,
-                job_id=job.job_id,
+                job_id=job_id,
             )
-            for entry, job in zip(entries, added, strict=True)
+            for entry, job_id in zip(entries, job_ids, strict=True)
         ]
-        moved = queue.client.execute(consumer_group.move_to_dlq(queue.keys, group, dead_letters))
+        moved = queue.client.execute(
+            consumer_group.move_to_dlq(queue.keys, group, "test-worker", dead_letters)
+        )
         assert all(moved), f"{list(moved).count(0)} of {size} jobs were not moved to the DLQ"
 
 

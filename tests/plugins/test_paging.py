@@ -27,7 +27,6 @@ from airflow_provider_chasqui.core.commands.inspect import (
     JobStatus,
     ScanPage,
     find_job,
-    sample_throughput,
 )
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.stream_id import StreamId
@@ -45,7 +44,7 @@ def queue(server: Server, queue_name: str) -> Iterator[Queue]:
 def read_jobs(queue: Queue, count: int) -> Any:
     """Read entries as the consumer `ada` of the group `default`."""
     queue.client.execute(consumer_group.create(queue.keys, "default"))
-    return queue.client.execute(consumer_group.read(queue.keys, "default", "ada", count, 0, 60_000))
+    return queue.client.execute(consumer_group.read(queue.keys, "default", "ada", count, 0))
 
 
 def test_pages_of_jobs_name_the_consumer_of_running_jobs(queue: Queue) -> None:
@@ -218,33 +217,6 @@ def test_only_the_selected_dead_letters_are_purged(queue: Queue) -> None:
     assert remaining == [ids[1], ids[2], ids[4], ids[5]]
 
 
-def test_throughput_counts_events_and_scales_up_samples(queue: Queue) -> None:
-    keys, now_ms = queue.keys, 1_700_000_070_000  # half a minute into the last bucket
-    for index in range(90):
-        at_ms = now_ms - 90_000 + index * 1000
-        queue.client.execute(add_event(keys, f"{at_ms}-0", "completed", at_ms))
-    queue.client.execute(add_event(keys, f"{now_ms - 5}-0", "dlq", now_ms - 5))
-
-    exact = queue.client.run_flow(sample_throughput(keys, now_ms, 5 * 60_000, 5, 1000))
-    sampled = queue.client.run_flow(sample_throughput(keys, now_ms, 5 * 60_000, 5, 20))
-
-    assert [bucket.completed for bucket in exact] == [0, 0, 0, 60, 30]
-    assert exact[-1].dead == 1
-    assert not any(bucket.sampled for bucket in exact)
-    assert [bucket.sampled for bucket in sampled] == [False, False, False, True, True]
-    assert 55 <= sampled[3].completed <= 65
-    assert 27 <= sampled[4].completed <= 33
-
-
-def test_a_short_burst_is_not_scaled_up_to_the_whole_bucket(queue: Queue) -> None:
-    keys, now_ms = queue.keys, 1_700_000_070_000
-    for index in range(400):  # 400 completions within four seconds, then none
-        at_ms = now_ms - 100_000 + index * 10
-        queue.client.execute(add_event(keys, f"{at_ms}-0", "completed", at_ms))
-    buckets = queue.client.run_flow(sample_throughput(keys, now_ms, 5 * 60_000, 5, 20))
-    assert [bucket.completed for bucket in buckets] == [0, 0, 400, 0, 0]
-
-
 def add_event(keys: Keys, entry_id: str, name: str, at_ms: int, job_id: str = "x") -> Command[Any]:
     return redis_command(
         "XADD", keys.events, entry_id, "e", name, "id", job_id, "ts", at_ms, parse=as_raw
@@ -282,7 +254,7 @@ def test_a_job_is_found_in_every_state(queue: Queue) -> None:
     dead = [dead_letter.job_id for dead_letter in queue.dead_letters()]
     assert {find(job_id or "") for job_id in dead} == {("dead", True)}
     queue.add_batch([1], batch_id="running")
-    queue.client.execute(consumer_group.read(queue.keys, "default", "ada", 10, 0, 60_000))
+    queue.client.execute(consumer_group.read(queue.keys, "default", "ada", 10, 0))
     assert find("batch:running:0:0") == ("running", True)
 
 

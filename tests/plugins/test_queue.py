@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -132,6 +133,27 @@ def test_dead_letters_are_filtered_and_their_secrets_are_masked(
     assert "k3y" not in text
 
 
+def test_secrets_are_masked_wherever_they_are(queue: Queue, get_json: ApiCall) -> None:
+    secret = "hunter2"
+    payload = {
+        **dict.fromkeys(("db_password", "access_token", "client_secret", "passphrase"), secret),
+        "url": f"postgres://ada:{secret}@db.example/app",
+        "headers": [["Authorization", f"Bearer {secret}"], ["Accept", "text/plain"]],
+        "env": [{"name": "PASSWORD", "value": secret}, {"name": "LANG", "value": "qu"}],
+        b"password": secret,
+    }
+    error = f"OperationalError: cannot connect to postgres://ada:{secret}@db.example/app"
+    add_dead_letters(queue, 1, error=error, payload=lambda _: payload)
+    page = get_json("/dead-letters")
+    detail = get_json(f"/dead-letters/{page['dead_letters'][0]['id']}")
+    job = get_json("/job", job_id=detail["job_id"])
+    for reply in (page, detail, job):
+        assert secret not in json.dumps(reply)
+    for text in ("text/plain", '"qu"', "postgres://ada:***@db.example/app"):
+        assert text in detail["payload"]["text"]
+    assert "cannot connect to" in detail["error"]
+
+
 def test_selected_dead_letters_are_replayed_after_a_dry_run_and_the_rest_is_purged(
     queue: Queue, get_json: ApiCall, change: ApiCall
 ) -> None:
@@ -179,7 +201,7 @@ def test_a_task_links_to_its_batch_and_a_job_to_its_task(site: PluginSite, run_i
         job_url = "/chasqui/api/connections/native/queue/job"
         origins = [
             ada.get(job_url, params={"queue_name": "newsletter", "job_id": job_id}).json()["origin"]
-            for job_id in (f"batch:{batch['batch_id']}:0:0", "report-1")
+            for job_id in (f"batch:{batch['batch_id']}:0:0", "report-1", "report-12", "report-")
         ]
     assert (batch["connection"], batch["queue"]) == ("native", "newsletter")
     assert batch["progress"]["total"] == 40
@@ -187,4 +209,4 @@ def test_a_task_links_to_its_batch_and_a_job_to_its_task(site: PluginSite, run_i
     assert other_task == {"links": []}
     assert {link["task_id"] for link in dag_links} == {"send", "report"}
     run = {"dag_id": "newsletter", "run_id": run_id, "map_index": -1}
-    assert origins == [run | {"task_id": "send"}, run | {"task_id": "report"}]
+    assert origins == [run | {"task_id": "send"}, run | {"task_id": "report"}, None, None]

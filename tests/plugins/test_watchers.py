@@ -24,7 +24,7 @@ def test_a_watcher_is_listed_with_its_lag_and_its_last_error(
     register_watcher(site, queue.name)
     queue.add_many({"payload": n} for n in range(5))
     queue.client.execute(consumer_group.create(queue.keys, "default"))
-    queue.client.execute(consumer_group.read(queue.keys, "default", "triggerer", 2, 0, 60_000))
+    queue.client.execute(consumer_group.read(queue.keys, "default", "triggerer", 2, 0))
     state = watchers.WatcherState("host-1", None, 7, "the database is locked")
     queue.client.execute(watchers.save_state(queue.keys, "default", state))
 

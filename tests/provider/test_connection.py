@@ -26,6 +26,7 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.hooks._connection import parse_connection
 from airflow_provider_chasqui.hooks._connection_check import check_connection
 from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+from airflow_provider_chasqui.hooks.rsmq import RsmqHook
 from tests.conftest import Server
 from tests.provider.conftest import connect, connection_json
 from tests.support.servers import Certificates, RedisServer
@@ -235,6 +236,21 @@ async def test_a_hook_opens_an_async_queue(connected: Server, queue_name: str) -
     async with await hook.async_queue(queue_name) as queue:
         await queue.add(1)
         assert (await queue.depth()).waiting == 1
+
+
+async def test_an_event_loop_reads_the_extra_fields_without_a_blocking_call(
+    connected: Server, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, connected, queue_name=queue_name)
+
+    def refuse(connection: Any) -> None:
+        raise AssertionError("this masks the secrets with a blocking call to the supervisor")
+
+    monkeypatch.setattr(Connection, "extra_dejson", property(refuse))
+    async with await ChasquiHook().async_queue() as queue:
+        assert queue.name == queue_name
+    async with await RsmqHook().async_client():
+        pass
 
 
 def test_secrets_are_masked_in_logs(monkeypatch: pytest.MonkeyPatch, native_server: Server) -> None:

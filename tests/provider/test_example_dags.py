@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_chasqui.core.outcome import Unrecoverable
@@ -62,6 +63,17 @@ def test_batch_of_ten_thousand(
     assert run.xcom("report") == "9999 of 10000 sent, 1 dead"
     output = "".join(capfd.readouterr())
     assert re.search(r"10000 of 10000 \w+ \(100%\), 1 dead", output)
+
+
+def test_cancel_on_failure(examples: Dags, own_server: Server) -> None:
+    run = examples.run("chasqui_cancel_on_failure")
+    states = {"import_rows": "success", "check_source": "failed", "cancel": "success"}
+    assert run.states() == states
+    handle = run.xcom("import_rows")
+    assert handle["batch_id"].startswith("import-manual__")
+    assert run.xcom("cancel")["result"] == "cancelled"
+    with queue(own_server, "rows") as rows:
+        assert rows.batch_progress(handle["batch_id"]).cancelled
 
 
 def test_fan_out_with_back_pressure(examples: Dags, own_server: Server) -> None:
@@ -120,6 +132,14 @@ def test_consume_in_a_task(examples: Dags, own_server: Server) -> None:
         assert (report["done"], archive.depth().waiting) == (300, 0)
         assert report["failed"] > 0
         assert archive.depth().delayed == 2
+
+
+def test_map_rows(examples: Dags, own_server: Server, tmp_path: Path) -> None:
+    run = examples.run("chasqui_map_rows", folder=str(tmp_path), rows=500)
+    assert run.state == "success"
+    rows = pq.read_table(tmp_path / "results").to_pylist()
+    assert [row["customer_id"] for row in rows] == list(range(500))
+    assert {(row["status"], row["initial"]) for row in rows} == {("done", "c")}
 
 
 def test_parsing_the_examples_imports_neither_redis_nor_pyspark() -> None:

@@ -57,7 +57,8 @@ def test_the_entry_point_refers_to_get_provider_info() -> None:
 def _modules() -> list[str]:
     packages = ("operators", "sensors", "hooks", "triggers")
     entries = [entry for package in packages for entry in INFO[package]]
-    return [name for entry in entries for name in entry["python-modules"]]
+    names = [name for entry in entries for name in entry["python-modules"]]
+    return [*names, *{transfer["python-module"] for transfer in INFO["transfers"]} - set(names)]
 
 
 def _objects() -> list[str]:

@@ -12,24 +12,26 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.errors import BatchFailed, BatchNotFound, JobFailed
+from airflow_provider_chasqui.core.retry import RetryPolicy
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.triggers import _waiting
+from airflow_provider_chasqui.triggers._base import is_deferred, run_to_end
 from airflow_provider_chasqui.triggers.batch import ChasquiBatchTrigger
 from airflow_provider_chasqui.triggers.depth import ChasquiQueueDepthTrigger
 from airflow_provider_chasqui.triggers.job import ChasquiJobTrigger
 from tests.conftest import Server
 from tests.provider.conftest import working
-from tests.provider.test_event_follower import (
-    connected_clients,
-    finish,
-    move_to_dlq,
-    take,
-)
+from tests.provider.test_wait_registry import connected_clients
+from tests.support.manual_worker import finish, move_to_dlq, take
+from tests.support.waiting import wait_until_async
 
 TRIGGERS = [
     ChasquiJobTrigger(
@@ -128,10 +130,10 @@ def preload_modules() -> None:
     from airflow.sdk.execution_time.supervisor import ensure_secrets_backend_loaded
 
     import airflow_provider_chasqui.queue  # noqa: F401
-    from airflow_provider_chasqui.triggers._waiting import load_poll_intervals
+    from airflow_provider_chasqui.triggers._waiting import load_wait_intervals
 
     ensure_secrets_backend_loaded()
-    load_poll_intervals()
+    load_wait_intervals()
 
 
 @pytest.mark.timeout(120)
@@ -198,25 +200,50 @@ async def test_the_event_is_the_same_during_and_after_the_end_of_a_job(
 async def test_an_unknown_batch_fires_an_error_event(queue: Queue, connected: Server) -> None:
     event = await run_trigger(ChasquiBatchTrigger(queue_name=queue.name, batch_id="nothing"))
     assert (event["status"], event["kind"]) == ("error", "BatchNotFound")
+    with pytest.raises(BatchNotFound):
+        ChasquiBatchTrigger.check_event(event)
 
 
-async def test_on_kill_cancels_delayed_jobs_of_the_batch(queue: Queue, connected: Server) -> None:
-    batch = queue.add_batch(range(3), delay=timedelta(hours=1))
-    trigger = ChasquiBatchTrigger(
-        queue_name=queue.name, batch_id=batch.batch_id, cancel_on_kill=True
+async def test_the_event_of_a_trigger_is_checked_in_the_task(
+    queue: Queue, connected: Server
+) -> None:
+    batch = queue.add_batch(range(2))
+    first, second = take(queue)
+    finish(queue, first)
+    move_to_dlq(queue, second)
+    event = await run_trigger(
+        ChasquiBatchTrigger(queue_name=queue.name, batch_id=batch.batch_id, max_failed=1)
     )
-    await trigger.cleanup()
-    assert queue.depth().delayed == 3
-    await trigger.on_kill()
-    assert queue.depth().delayed == 0
-    assert queue.batch_progress(batch.batch_id).dead == 3
+    assert ChasquiBatchTrigger.check_event(event, max_failed=1)["done"] == 1
+    with pytest.raises(BatchFailed):
+        ChasquiBatchTrigger.check_event(event)
+    events = [
+        await run_trigger(ChasquiJobTrigger(queue_name=queue.name, job_id=job_id))
+        for job_id in batch.job_ids()
+    ]
+    ChasquiJobTrigger.check_event(events[0])
+    with pytest.raises(JobFailed):
+        ChasquiJobTrigger.check_event(events[1])
 
 
-async def test_on_kill_cancels_waiting_jobs_of_the_batch(queue: Queue, connected: Server) -> None:
+async def test_by_default_on_kill_cancels_nothing(queue: Queue, connected: Server) -> None:
+    batch = queue.add_batch(range(3))
+    await ChasquiBatchTrigger(queue_name=queue.name, batch_id=batch.batch_id).on_kill()
+    (job_id, *_) = batch.job_ids()
+    await ChasquiJobTrigger(queue_name=queue.name, job_id=job_id).on_kill()
+    assert not queue.batch_progress(batch.batch_id).cancelled
+    assert queue.job_status(job_id).state == "waiting"
+
+
+async def test_on_kill_cancels_the_batch_if_that_was_requested(
+    queue: Queue, connected: Server
+) -> None:
     batch = queue.add_batch(range(100))
     trigger = ChasquiBatchTrigger(
         queue_name=queue.name, batch_id=batch.batch_id, cancel_on_kill=True
     )
+    await trigger.cleanup()
+    assert not queue.batch_progress(batch.batch_id).cancelled
     await trigger.on_kill()
     ran = []
 
@@ -225,5 +252,144 @@ async def test_on_kill_cancels_waiting_jobs_of_the_batch(queue: Queue, connected
 
     with working(connected, queue.name, handle):
         event = await asyncio.wait_for(run_trigger(trigger), 20)
-    assert event["dead"] + len(ran) == 100
-    assert event["dead"] > 0
+    assert (event["status"], event["kind"]) == ("error", "BatchCancelled")
+    assert (event["total"], event["dead"]) == (100, 0)
+    assert ran == []
+
+
+@pytest.mark.parametrize("trigger_class", [ChasquiBatchTrigger, ChasquiJobTrigger])
+async def test_on_kill_of_an_earlier_try_cancels_nothing(
+    queue: Queue, connected: Server, trigger_class: Any
+) -> None:
+    """The next try has attached itself to the batch, so that the cancel is refused."""
+    batch = queue.add_batch([1], owner="try 1")
+    subject = (
+        {"batch_id": batch.batch_id}
+        if trigger_class is ChasquiBatchTrigger
+        else {"job_id": next(batch.job_ids())}
+    )
+    triggers = [
+        trigger_class(queue_name=queue.name, cancel_on_kill=True, owner=owner, **subject)
+        for owner in ("try 1", "try 2")
+    ]
+    queue.attach_batch(batch.batch_id, "try 2")
+    await triggers[0].on_kill()
+    assert not queue.batch_progress(batch.batch_id).cancelled
+    await triggers[1].on_kill()
+    assert queue.batch_progress(batch.batch_id).cancelled
+
+
+@pytest.mark.parametrize(
+    ("states", "map_index", "deferred"),
+    [
+        ({"r": {"t": "deferred"}}, -1, True),
+        ({"r": {"t": "deferred"}}, None, True),
+        ({"r": {"t": "failed"}}, -1, False),
+        ({"r": {"t": None}}, -1, False),
+        ({}, -1, False),
+        ({"r": {"t_3": "deferred", "t_4": "success"}}, 3, True),
+        ({"r": {"t_3": "deferred", "t_4": "success"}}, 4, False),
+    ],
+)
+def test_a_trigger_that_moved_to_another_triggerer_was_not_killed(
+    states: dict[str, Any], map_index: int | None, deferred: bool
+) -> None:
+    """Its task instance is still deferred (apache/airflow#73454)."""
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=map_index)
+    assert is_deferred(states, ti) is deferred
+
+
+@pytest.mark.parametrize("cls", [ChasquiBatchTrigger, ChasquiJobTrigger, ChasquiQueueDepthTrigger])
+def test_airflow_passes_the_queue_of_the_task_to_the_triggerer(cls: Any) -> None:
+    """With `[triggerer] queues_enabled`, Airflow selects the triggerer by the task's queue."""
+    assert getattr(cls, "supports_triggerer_queue", True)
+
+
+async def test_a_wait_for_something_that_does_not_exist_yet(
+    queue: Queue, connected: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CHASQUI__POLL_INTERVAL", "0.2")
+    monkeypatch.setenv("AIRFLOW__CHASQUI__FIRST_SCAN_DELAY", "0.2")
+    triggers = [
+        ChasquiBatchTrigger(queue_name=queue.name, batch_id="later", must_exist=False),
+        ChasquiJobTrigger(queue_name=queue.name, job_id="batch:later:0:0", must_exist=False),
+        ChasquiJobTrigger(queue_name=queue.name, job_id="later", must_exist=False),
+    ]
+    waits = [asyncio.create_task(run_trigger(trigger)) for trigger in triggers]
+    done, _ = await asyncio.wait(waits, timeout=2)
+    assert not done
+    queue.add_batch([1], batch_id="later")
+    queue.add(1, job_id="later")
+    for entry in take(queue):
+        finish(queue, entry)
+    events = await asyncio.wait_for(asyncio.gather(*waits), 20)
+    assert [event["status"] for event in events] == ["finished", "done", "done"]
+
+
+async def test_a_timeout_event_explains_itself(queue: Queue, connected: Server) -> None:
+    """It contains the state of the job or the batch and the reason why nothing happens."""
+    batch = queue.add_batch(range(3))
+    queue.add(1, job_id="j")
+    queue.client.execute(redis_command("SET", f"{queue.keys.hash_tag}:paused", "1", parse=as_raw))
+    common: dict[str, Any] = {"queue_name": queue.name, "deadline": time.time() + 1}
+    batch_event, job_event, depth_event = await asyncio.wait_for(
+        asyncio.gather(
+            run_trigger(ChasquiBatchTrigger(batch_id=batch.batch_id, **common)),
+            run_trigger(ChasquiJobTrigger(job_id="j", **common)),
+            run_trigger(ChasquiQueueDepthTrigger(max_waiting=0, poll_interval=0.2, **common)),
+        ),
+        20,
+    )
+    for event in (batch_event, job_event, depth_event):
+        assert (event["status"], event["kind"]) == ("error", "WaitTimeout")
+    assert "0 done and 0 dead of 3" in batch_event["message"]
+    assert (batch_event["total"], batch_event["done"]) == (3, 0)
+    assert "its state is waiting" in job_event["message"]
+    for event in (batch_event, job_event):
+        assert f"the queue {queue.name!r} is paused" in event["message"]
+        assert f"no worker consumes the queue {queue.name!r}" in event["message"]
+    assert "4 waiting (at most 0)" in depth_event["message"]
+
+
+async def test_the_log_of_a_wait_tells_what_delays_it(
+    queue: Queue, connected: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = queue.add_batch(range(2), retry=RetryPolicy(max_attempts=50))
+    lines: list[str] = []
+
+    def log(text: str, *args: object) -> None:
+        lines.append(text % args)
+
+    monkeypatch.setattr(_waiting, "_FIRST_EXPLANATION_DELAY", 0.3)
+    source = _waiting.QueueSource("chasqui_default", queue.name)
+    limit = _waiting.FailureLimit()
+    wait = asyncio.create_task(_waiting.wait_batch(source, batch.batch_id, "0-0", limit, log, 0.3))
+    text = f"no worker consumes the queue {queue.name!r}"
+    await wait_until_async(lambda: any(text in line for line in lines), message=text)
+    assert lines[0] == f"0 of 2 finished (0%), 0 dead: batch {batch.batch_id}"
+
+    async def handle(job: Any) -> None:
+        raise ValueError("no such address")
+
+    def logged_failure() -> bool:
+        return any("failed, the last with" in line and "no such address" in line for line in lines)
+
+    with working(connected, queue.name, handle):
+        await wait_until_async(logged_failure, message="the failed attempts are logged")
+    wait.cancel()
+
+
+async def test_work_of_on_kill_ends_although_airflow_cancels_the_trigger_again() -> None:
+    steps = []
+
+    async def work() -> None:
+        steps.append("begin")
+        await asyncio.sleep(0.2)
+        steps.append("end")
+
+    task = asyncio.create_task(run_to_end(work()))
+    for _ in range(3):
+        await asyncio.sleep(0.02)
+        task.cancel("the trigger is cancelled again")
+    await task
+    assert steps == ["begin", "end"]

@@ -6,20 +6,25 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_chasqui.core.batch import BatchPosition
 from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.commands import consumer_group
+from airflow_provider_chasqui.core.commands.wait import count_missing_bits, scan_queue
 from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.cron import Every
 from airflow_provider_chasqui.core.errors import JobFailed, PermissionDenied
+from airflow_provider_chasqui.core.event_outcomes import EventOutcomes
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.engine.consumer import Consumer
+from airflow_provider_chasqui.engine.exporter import QueueExporter
 from airflow_provider_chasqui.queue import Queue
 from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.target import RedisTarget
@@ -75,9 +80,14 @@ def produce(queue: Queue) -> None:
     queue.cancel("d")
     queue.cancel(plain.job_id)
     queue.cancel("unknown")
+    queue.add(1, job_id="unknown")
+    queue.cancel("unknown")
+    queue.add(1, job_id="unknown", delay=hour)
     queue.add_batch(range(3), batch_id="b")
     queue.add_batch(range(3), batch_id="later", delay=hour)
     queue.cancel("batch:later:0:1")
+    queue.attach_batch("later", "me")
+    queue.cancel_batch("later", owner="me")
     queue.batch_progress("b")
     queue.dead_job_ids("b")
     queue.job_status(job.job_id)
@@ -98,6 +108,11 @@ def produce(queue: Queue) -> None:
     queue.purge_dead_letters()
     with pytest.raises(TimeoutError):
         queue.wait("unknown", timeout=timedelta(milliseconds=30))
+    # What a waiting task reads if workers set no batch bits.
+    outcomes = EventOutcomes()
+    outcomes.add(BatchPosition("b", 0, 1), done=True)
+    queue.client.run_flow(count_missing_bits(queue.keys, "b", outcomes))
+    queue.client.run_flow(scan_queue(queue.keys, {"unknown"}, {"b"}))
 
 
 def create_dead_letters(server: RedisServer, name: str) -> None:
@@ -106,7 +121,7 @@ def create_dead_letters(server: RedisServer, name: str) -> None:
         queue.add({"doomed": 1})
         queue.add_batch(range(1), batch_id="doomed")
         queue.client.execute(consumer_group.create(queue.keys, "default"))
-        rows = queue.client.execute(consumer_group.read(queue.keys, "default", "c", 10, 0, 30_000))
+        rows = queue.client.execute(consumer_group.read(queue.keys, "default", "c", 10, 0))
         dead_letters = []
         for row in rows:
             entry = consumer_group.parse_entry(row, 10**6)
@@ -116,7 +131,7 @@ def create_dead_letters(server: RedisServer, name: str) -> None:
                     entry.id, encode_job(entry.job), "", "x", job_id=entry.job.id
                 )
             )
-        queue.client.execute(consumer_group.move_to_dlq(queue.keys, "default", dead_letters))
+        queue.client.execute(consumer_group.move_to_dlq(queue.keys, "default", "c", dead_letters))
 
 
 async def work(target: RedisTarget, name: str) -> None:
@@ -147,6 +162,8 @@ async def work(target: RedisTarget, name: str) -> None:
         delayed = await queue.add("ok", delay=timedelta(milliseconds=5))
         await queue.cancel(delayed.job_id)
         await queue.cancel((await queue.add("ok")).job_id)
+        await queue.add_batch(["sleep"], batch_id="cancelled")
+        await queue.cancel_batch("cancelled")
         await queue.repeat("ok", Every(200), job_name="r", limit=2)
         for consumer_id in ("first", "second"):
             consumer = Consumer(queue, handle, replace(config, consumer_id=consumer_id))
@@ -250,3 +267,33 @@ def test_a_missing_permission_is_named_and_the_batch_is_not_finalized(
     assert missing.removeprefix("+").partition("|")[0] in str(info.value).lower()
     with admin(guarded) as client:
         assert client.hget(f"{{chasqui:{queue_name}}}:batch:b", "total") is None
+
+
+def export(server: RedisServer, queue_name: str, granted: list[str]) -> set[str]:
+    """Read a queue as the exporter does, and return the commands that the server refused."""
+    target = create_user(server, "exporter", queue_name, granted)
+    with admin(server) as client:
+        client.acl_log_reset()
+    exporter = QueueExporter(target, (queue_name,), batches=True)
+    with suppress(PermissionDenied):
+        exporter.read()
+    exporter.close()
+    return denied(server, "exporter") - OPTIONAL
+
+
+def test_the_rules_of_the_exporter_are_sufficient_and_each_is_necessary(
+    guarded: RedisServer, queue_name: str
+) -> None:
+    with Queue(queue_name, guarded.url) as queue:
+        queue.client.execute(consumer_group.create(queue.keys, "default"))
+        queue.add_batch(range(3), batch_id="b")
+        queue.add(1, delay=timedelta(hours=1))
+        queue.repeat(1, Every(3_600_000))
+    granted = known(guarded, "exporter")
+    assert export(guarded, queue_name, granted) == set()
+    unnecessary = [
+        rule
+        for rule in granted
+        if not export(guarded, queue_name, [other for other in granted if other != rule])
+    ]
+    assert unnecessary == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -15,14 +16,19 @@ import pytest
 import redis
 from redis.crc import key_slot
 
+from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.command import as_raw, redis_command
+from airflow_provider_chasqui.core.config import ConsumerConfig
 from airflow_provider_chasqui.core.errors import ConnectionFailed
+from airflow_provider_chasqui.core.job import Job
+from airflow_provider_chasqui.engine.consumer import Consumer
 from airflow_provider_chasqui.queue import Queue
+from airflow_provider_chasqui.queue_async import AsyncQueue
 from airflow_provider_chasqui.redis_client.connection_pool import ConnectionManager
 from airflow_provider_chasqui.redis_client.target import from_url
 from tests.redis_client.conftest import Open, admin
 from tests.support.servers import RedisServer
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -201,6 +207,44 @@ def test_adds_continue_while_the_keys_of_a_slot_migrate(
     assert queue.result("x") == 7
 
 
+@pytest.mark.parametrize("dialect", ["native", "portable"])
+async def test_a_worker_runs_jobs_while_the_keys_of_a_slot_migrate(
+    cluster: Cluster, queue_name: str, dialect: str
+) -> None:
+    """The slot belongs to the old node, and the stream is already at the new one (ASK)."""
+    started_jobs: list[str] = []
+
+    async def handle(job) -> None:
+        started_jobs.append(job.id)
+
+    async with AsyncQueue(queue_name, cluster.url(), dialect=dialect) as queue:
+        await queue.add(1, job_id="before")
+        # Without a promoter: its script needs keys of both nodes and waits for the migration.
+        config = ConsumerConfig(promoter=None, scheduler=None, claim_after=timedelta(seconds=1))
+        consumer = Consumer(queue, handle, config)
+        task = asyncio.create_task(consumer.run())
+        await wait_until_async(lambda: started_jobs == ["before"])
+        stream, slot = queue.keys.stream, key_slot(queue.keys.hash_tag.encode())
+        old = cluster.owner(queue_name)
+        new = next(node for node in cluster.nodes if node.port != old.port)
+        with admin(old) as source, admin(new) as sink:
+            sink.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(old))
+            source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(new))
+            source.execute_command("MIGRATE", "127.0.0.1", new.port, stream, 0, 5000)
+            for number in range(3):
+                sink.execute_command("ASKING")
+                sink.xadd(stream, {"d": encode_job(Job(f"during-{number}", b"\x01", 1))})
+                await wait_until_async(lambda number=number: started_jobs[-1] == f"during-{number}")
+            while keys := source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+                source.execute_command("MIGRATE", "127.0.0.1", new.port, "", 0, 5000, "KEYS", *keys)
+            for client in (sink, source):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id_of(new))
+        await queue.add(2, job_id="after")
+        await wait_until_async(lambda: started_jobs[-1] == "after")
+        consumer.stop()
+        await task
+
+
 def test_adds_continue_while_a_slot_migrates_atomically(
     open_queue: Open, cluster: Cluster, queue_name: str
 ) -> None:
@@ -220,6 +264,25 @@ def test_adds_continue_while_a_slot_migrates_atomically(
         added += 301
     queue.add(added)
     assert cluster.length(queue_name) == added + 1
+
+
+def test_connections_to_a_node_that_left_the_cluster_are_closed(
+    cluster: Cluster, valkey_server: RedisServer, queue_name: str
+) -> None:
+    manager = ConnectionManager(from_url(cluster.url()))
+    with Queue(queue_name, manager) as queue:
+        queue.add(1)
+        # A connection to a server that is not in the slot table, as after CLUSTER FORGET.
+        former = manager.pool_for_node(("127.0.0.1", valkey_server.port))
+        former.release(former.acquire())
+        manager.invalidate_topology()
+        in_use = former.acquire()
+        queue.add(2)
+        assert ("127.0.0.1", valkey_server.port) not in manager._pools
+        former.release(in_use)
+        assert not former._idle
+        assert queue.depth().waiting == 2
+    manager.close()
 
 
 def test_a_stale_slot_table_is_read_again(cluster: Cluster, queue_name: str) -> None:

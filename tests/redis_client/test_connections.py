@@ -305,7 +305,7 @@ def test_an_interrupted_login_leaves_no_unauthenticated_connection(
 async def _interrupt_async(proxy: TcpProxy, name: str, target: RedisTarget) -> None:
     async with AsyncQueue(name, target) as queue:
         for turn in range(5):
-            await queue.client._disconnect_idle()
+            await queue.client._disconnect()
             proxy.hold_replies()
             call = asyncio.create_task(queue.add(1))
             await asyncio.to_thread(proxy.wait_for_reply)
@@ -336,7 +336,7 @@ def _interrupt_blocking(proxy: TcpProxy, name: str, target: RedisTarget) -> None
     try:
         with Queue(name, target) as queue:
             for turn in range(5):
-                queue.client._disconnect_idle()
+                queue.client._disconnect()
                 proxy.hold_replies()
                 sender = threading.Thread(target=send_signal)
                 sender.start()

@@ -10,22 +10,27 @@ import time
 import traceback
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.errors import (
     AuthenticationFailed,
     ChasquiError,
     ConnectionFailed,
     KeyTypeMismatch,
+    PersistenceFailed,
     QueueFull,
     RedisServerError,
+    ServerTooOld,
 )
 from airflow_provider_chasqui.redis_client.target import RedisTarget
 from airflow_provider_chasqui.testing.embedded_server import find_free_port
 from tests.conftest import Server
 from tests.redis_client.conftest import Open, SyncAdapter, admin, stream_length
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 SECRET = "tr0ub4dor&3"
 QUOTED = "tr0ub4dor%263"
@@ -102,7 +107,7 @@ def test_the_password_is_in_no_repr_and_no_log(
     assert queue.add(1).created
     manager = queue.queue._connection_manager
     pools = list(manager._pools.values())
-    connections = [connection for _, connection in queue.queue.client._idle_connections]
+    connections = [connection for _, connection in queue.queue.client._own_connections]
     text = repr([queue.queue, manager, manager.target, pools, connections])
     assert SECRET not in text
     assert SECRET not in caplog.text
@@ -199,3 +204,56 @@ def test_a_database_out_of_range_is_an_error(
 ) -> None:
     queue = open_queue(queue_name, f"redis://127.0.0.1:{valkey_server.port}/99")
     assert "DB index is out of range" in add_error(queue, RedisServerError)
+
+
+def test_a_server_that_does_not_know_auth_reveals_no_password(
+    open_queue: Open, valkey_server: RedisServer, queue_name: str
+) -> None:
+    """An unknown command is repeated with its arguments in the reply of the server."""
+    with RedisServer.start(valkey_server.binary, "--rename-command", "AUTH", "") as own:
+        queue = open_queue(queue_name, f"redis://ada:{QUOTED}@127.0.0.1:{own.port}")
+        text = add_error(queue, ServerTooOld)
+        assert "unknown command 'AUTH'" in text
+
+
+def test_an_unknown_command_reveals_no_argument(open_queue: Open, server: Server) -> None:
+    queue = open_queue("q", server.url, dialect=server.dialect)
+    with pytest.raises(ServerTooOld) as info:
+        queue.run(redis_command("CHASQUI.NOTHING", SECRET, parse=as_raw))
+    assert SECRET not in everything_about(info.value)
+
+
+def test_a_server_that_cannot_save_is_retried_and_has_its_own_error(
+    open_queue: Open, own_binary: Path, queue_name: str
+) -> None:
+    with RedisServer.start(own_binary, "--save", "3600 1") as own, admin(own) as client:
+        queue = open_queue(queue_name, f"{own.url}?retries=2")
+        patient = open_queue(queue_name, own.url)
+        assert queue.add(0).created
+        # The snapshot cannot replace a directory.
+        (own.folder / "dump.rdb").mkdir()
+        client.bgsave()
+        wait_until(
+            lambda: client.info("persistence")["rdb_last_bgsave_status"] != "ok",
+            message="a failed snapshot",
+        )
+        for call in (
+            lambda: queue.add(1),
+            lambda: queue.add_many([{"payload": n} for n in range(300)]),
+            lambda: queue.add(1, delay=timedelta(hours=1)),
+        ):
+            with pytest.raises(PersistenceFailed, match="free its disk") as info:
+                call()
+            assert str(info.value).startswith("[CMQ-312] 127.0.0.1")
+        assert stream_length(own, queue_name) == 1
+
+        def repair() -> None:
+            (own.folder / "dump.rdb").rmdir()
+            with admin(own) as another:
+                another.bgsave()
+
+        repairing = threading.Timer(0.3, repair)
+        repairing.start()
+        assert patient.add(2).created
+        repairing.join()
+        assert stream_length(own, queue_name) == 2

@@ -15,7 +15,7 @@ from airflow_provider_chasqui.core.command import (
     redis_command,
     script_command,
 )
-from airflow_provider_chasqui.core.commands.enqueue import IDEMPOTENCY_TTL_MS
+from airflow_provider_chasqui.core.commands.idempotency import IDEMPOTENCY_TTL_MS
 from airflow_provider_chasqui.core.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -112,6 +112,17 @@ def test_moved_invalidates_the_topology_and_ask_does_not() -> None:
     assert data.startswith(encode_command(["ASKING"]))
     request.handle_replies([b"OK", b"v"], indexes)
     assert request.results("q") == [b"v"]
+
+
+@pytest.mark.parametrize("error", [redis.AskError("1 10.0.0.2:8"), redis.MovedError("1 h:7")])
+def test_a_redirection_is_followed_without_retries(error: Exception) -> None:
+    """The node that redirects has not executed the command, so the reader may send it again."""
+    request = make_request(GET, retries=0)
+    assert request.handle_replies([error], request.encode_pending()[1]) == 0.0
+    assert not request.finished
+    _, indexes = request.encode_pending()
+    with pytest.raises(ConnectionFailed):
+        request.handle_replies([b"OK"] * (len(indexes) - 1) + [error], indexes)
 
 
 def test_a_transient_error_after_ask_goes_back_to_the_owner() -> None:

@@ -74,7 +74,8 @@ def test_messages_move_to_chasqui_and_back(
     for n in range(7):
         rsmq.send_message("q", f'{{"n": {n}}}')
     run = house.run("rsmq_to_chasqui", queue=queue.name, namespace=namespace)
-    assert run.xcom("move") == {"moved": 5, "dropped": 0, "duplicates": 0, "dead_lettered": 0}
+    expected = {"moved": 5, "dropped": 0, "duplicates": 0, "dead_lettered": 0, "unconverted": 0}
+    assert run.xcom("move") == expected
     assert queue.depth().waiting == 5
     run = house.run("chasqui_to_rsmq", queue=queue.name, namespace=namespace)
     assert run.xcom("move")["moved"] == 5

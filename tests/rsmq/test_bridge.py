@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 def jobs(queue: Queue) -> list[Any]:
     """Return every job on the stream, decoded."""
     queue.client.execute(consumer_group.create(queue.keys, "test"))
-    raw = queue.client.execute(consumer_group.read(queue.keys, "test", "c", 10_000, 0, 0))
+    raw = queue.client.execute(consumer_group.read(queue.keys, "test", "c", 10_000, 0))
     entries = [consumer_group.parse_entry(entry, 2**30) for entry in raw]
     assert all(isinstance(entry, consumer_group.StreamEntry) for entry in entries)
     return [entry.job for entry in entries]
@@ -82,6 +82,19 @@ def test_unusual_messages_do_not_stop_the_transfer(
     rsmq.send_message("q", "")
     assert migrate_from_rsmq("q", queue, rsmq) == bridge.TransferReport(moved=2, dropped=1)
     assert [job.payload for job in jobs(queue)] == [b"\xff\xfe", ""]
+
+
+@pytest.mark.parametrize("one_server", [True, False])
+def test_a_message_that_cannot_be_converted_keeps_its_text(
+    rsmq: RsmqClient, queue: Queue, monkeypatch: pytest.MonkeyPatch, one_server: bool
+) -> None:
+    monkeypatch.setattr(bridge, "same_server", lambda first, second: one_server)
+    for text in ('{"n": 1}', "no JSON", '{"n": 2}'):
+        rsmq.send_message("q", text)
+    report = migrate_from_rsmq("q", queue, rsmq, convert=json.loads)
+    assert report == bridge.TransferReport(moved=3, unconverted=1)
+    assert [job.payload for job in jobs(queue)] == [{"n": 1}, "no JSON", {"n": 2}]
+    assert rsmq.get_queue_attributes("q").msgs == 0
 
 
 def test_a_full_queue_refuses_and_nothing_is_lost(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import string
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -208,3 +210,26 @@ def test_errors_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.name, str(again)) == (RsmqQueueNotFound, error.name, str(error))
     assert isinstance(again, ChasquiError)
+
+
+def test_a_lone_surrogate_is_stored_as_the_replacement_character(
+    rsmq: RsmqClient, raw: redis.Redis, namespace: str
+) -> None:
+    rsmq.create_queue("q")
+    message_id = rsmq.send_message("q", "a\ud800b\udc00 \ud83d\ude00")
+    stored = raw.hget(f"{namespace}:q:Q", message_id)
+    assert stored == "a\ufffdb\ufffd \U0001f600"
+    received = rsmq.receive_message("q")
+    assert received is not None
+    assert received.message == stored
+
+
+def test_the_random_part_of_a_message_id_uses_every_character_equally() -> None:
+    suffixes = [values.random_suffix() for _ in range(3000)]
+    assert {len(suffix) for suffix in suffixes} == {22}
+    assert len(set(suffixes)) == 3000
+    counts = Counter("".join(suffixes))
+    assert set(counts) == set(string.ascii_letters + string.digits)
+    expected = 3000 * 22 / 62
+    assert max(counts.values()) < expected * 1.3
+    assert min(counts.values()) > expected * 0.7

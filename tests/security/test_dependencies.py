@@ -34,8 +34,24 @@ def test_every_installed_package_is_pinned() -> None:
     assert unpinned == set(), "run `make freeze`, or pin them in constraints.txt"
 
 
-def test_ci_audits_the_pins() -> None:
+def test_ci_audits_the_pins_on_every_push_and_every_night() -> None:
     """The audit queries a database over the network, so it runs in CI and not as a test."""
-    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
-    assert "pip-audit" in workflow
-    assert "constraints.txt" in workflow
+    workflows = ROOT / ".github" / "workflows"
+    audit = (workflows / "audit.yml").read_text()
+    assert "pip-audit" in audit
+    assert "constraints.txt" in audit
+    for name in ("tests.yml", "nightly.yml"):
+        assert "uses: ./.github/workflows/audit.yml" in (workflows / name).read_text()
+
+
+def test_the_tools_of_the_release_are_pinned_by_hash() -> None:
+    text = (ROOT / ".github" / "release-tools.txt").read_text().replace("\\\n", " ")
+    tools = {
+        normalized(match[1]): match for line in text.splitlines() if (match := PIN.match(line))
+    }
+    wanted = (ROOT / ".github" / "release-tools.in").read_text().splitlines()
+    assert {name for name in wanted if not name.startswith("#")} <= tools.keys()
+    for name, match in tools.items():
+        assert "--hash=sha256:" in match.string, name
+        # What builds the package is what the tests have built it with.
+        assert match[2] == pins().get(name, match[2]), name

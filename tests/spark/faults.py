@@ -11,7 +11,6 @@ from typing import Any
 from pyspark import TaskContext
 
 from airflow_provider_chasqui.clock import current_time_ms
-from airflow_provider_chasqui.core.command import as_int, script_command
 from airflow_provider_chasqui.core.commands import staged_writes
 from airflow_provider_chasqui.core.commands.staged_writes import StagedPart
 from airflow_provider_chasqui.spark.options import WriteOptions
@@ -83,19 +82,11 @@ def publish_partly(
             current_time_ms(),
         )
         assert queue.client.run_flow(commit).state == "publishing"
-        keys = queue.keys
-        for staged_part in staged_parts[:calls]:
-            names = [
-                keys.stream,
-                keys.delayed,
-                keys.staged_write(batch_id),
-                keys.batch(batch_id),
-                staged_part.key,
-            ]
-            published = queue.client.execute(
-                script_command("write_publish", as_int, names, [writer_id, staged_part.part, 700])
+        for part in staged_parts[:calls]:
+            command = staged_writes.publish_part(
+                queue.keys, batch_id, writer_id, part.part, part.key, 700
             )
-            assert published
+            assert queue.client.execute(command)
 
 
 def faulty_source(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_chasqui.arrow_encoder import MessagePackEncoder
 from airflow_provider_chasqui.core.codec import (
     decode_delayed_member,
     encode_delayed_member,
@@ -20,7 +21,7 @@ from airflow_provider_chasqui.core.codec import (
 from airflow_provider_chasqui.core.errors import InvalidArgument, PayloadTooLarge
 from airflow_provider_chasqui.core.retry import Backoff, RetryPolicy
 from airflow_provider_chasqui.spark.options import WriteOptions
-from airflow_provider_chasqui.spark.row_encoder import MessagePackEncoder, RowEncoder
+from airflow_provider_chasqui.spark.row_encoder import RowEncoder
 
 INTS = [0, 1, -1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1]
 INTS += [-32, -33, -128, -129, -32768, -32769, -(2**31), -(2**31) - 1, -(2**63)]

@@ -16,10 +16,14 @@ from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_en
 from airflow_provider_chasqui.core.command import as_int, redis_command
 from airflow_provider_chasqui.core.commands import staged_writes
 from airflow_provider_chasqui.core.commands.staged_writes import StagedPart, StagedWriteOptions
+from airflow_provider_chasqui.core.outcome import Unrecoverable
 from airflow_provider_chasqui.core.payload import encode_payload
+from airflow_provider_chasqui.operators.spark_submit import ChasquiSparkSubmitOperator
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import Dags, connection_json, working
+from tests.provider.test_assets import task_instance
+from tests.provider.test_enqueue import asset_event_extra
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -103,9 +107,8 @@ def test_the_example_writes_a_batch_waits_and_summarises(
     assert payloads[0]["profile"]["tier"] in ("gold", "blue")
 
 
-def test_an_interrupted_write_is_completed_without_a_submission(
-    airflow: Any, queue: Queue, dag_file: Any, native_server: Server
-) -> None:
+def interrupt_write(queue: Queue) -> None:
+    """Commit a write of three rows as batch `s`, without publishing them."""
     staging_key = queue.keys.staged_part("s", "w", 0, 0)
     for index in range(3):
         job = encode_envelope(f"batch:s:0:{index}", encode_payload({"id": index}), 1)
@@ -117,6 +120,11 @@ def test_an_interrupted_write_is_completed_without_a_submission(
     )
     assert queue.client.run_flow(commit).state == "publishing"
 
+
+def test_an_interrupted_write_is_completed_without_a_submission(
+    airflow: Any, queue: Queue, dag_file: Any, native_server: Server
+) -> None:
+    interrupt_write(queue)
     file = dag_file(
         "Submit",
         queue.name,
@@ -140,6 +148,85 @@ def test_an_interrupted_write_is_completed_without_a_submission(
         "done": 3,
         "dead": 0,
     }
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_an_asset_event_contains_the_batch_and_its_counts(
+    airflow: Any, queue: Queue, native_server: Server, tmp_path: Path, wait: bool
+) -> None:
+    interrupt_write(queue)
+    (tmp_path / "dags").mkdir()
+    file = tmp_path / "dags" / "one.py"
+    file.write_text(
+        f"""
+from airflow.sdk import DAG
+from airflow_provider_chasqui.assets.chasqui import create_asset
+from airflow_provider_chasqui.operators.spark_submit import ChasquiSparkSubmitOperator
+
+with DAG({queue.name!r}, schedule=None):
+    ChasquiSparkSubmitOperator(
+        task_id="it", queue_name={queue.name!r}, batch_id="s", source_sql="SELECT 1",
+        wait_for_completion={wait}, deferrable=True, wait_timeout="1m", progress_interval="5s",
+        outlets=[create_asset(queue_name={queue.name!r}, host="redis")],
+    )
+"""
+    )
+    with working(native_server, queue.name, lambda job: None):
+        run = airflow(file, queue.name)
+    assert run.state == "success"
+    extra = asset_event_extra(run)
+    assert extra["handle"] == {"queue_name": queue.name, "batch_id": "s", "total": 3}
+    assert (extra["count"], extra["batch"]) == (3, "s")
+    assert [extra.get(name) for name in ("done", "dead", "lost")] == (
+        [3, 0, 0] if wait else [None, None, None]
+    )
+
+
+@pytest.mark.parametrize("on_retry", ["replay", "reattach"])
+def test_a_retry_replays_dead_jobs_or_the_task_fails_without_retries(
+    airflow: Any, queue: Queue, dag_file: Any, native_server: Server, on_retry: str
+) -> None:
+    interrupt_write(queue)
+    file = dag_file(
+        "Submit",
+        queue.name,
+        queue_name=queue.name,
+        batch_id="s",
+        source_sql="SELECT 1",
+        wait_for_completion=True,
+        deferrable=True,
+        on_retry=on_retry,
+        retries=1,
+        retry_delay=0.0,
+    )
+    payloads: list[Any] = []
+
+    async def handle(job: Any) -> None:
+        payloads.append(job.payload["id"])
+        if payloads.count(1) == 1 and job.payload["id"] == 1:
+            raise Unrecoverable("not yet")
+
+    with working(native_server, queue.name, handle):
+        run = airflow(file, queue.name)
+    assert run.state == ("success" if on_retry == "replay" else "failed")
+    assert sorted(payloads) == ([0, 1, 1, 2] if on_retry == "replay" else [0, 1, 2])
+
+
+def test_a_clear_cancels_the_batch_and_writes_another_one(queue: Queue) -> None:
+    def batch_id_of(ti: Any, **arguments: Any) -> str:
+        operator = ChasquiSparkSubmitOperator(task_id="it", **arguments)
+        return operator._prepare_batch_id({"ti": ti}, queue)  # type: ignore[typeddict-item]
+
+    first_try, cleared = task_instance(), task_instance(try_number=2, max_tries=3)
+    first = batch_id_of(first_try)
+    assert batch_id_of(task_instance(try_number=2)) == first  # a retry
+    queue.add_batch([1, 2], batch_id=first)
+    assert batch_id_of(cleared, on_clear="reattach") == first
+    assert not queue.batch_progress(first).cancelled
+    assert batch_id_of(cleared) == f"{first}~c1"
+    assert queue.batch_progress(first).cancelled
+    assert batch_id_of(cleared, batch_id="s") == "s~c1"
+    assert batch_id_of(cleared, batch_id="s", application_writes=True) == "s"
 
 
 def test_without_spark_the_error_names_the_extra(

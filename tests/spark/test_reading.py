@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from airflow_provider_chasqui.core.batch import batch_job_id
 from airflow_provider_chasqui.core.codec import encode_job
 from airflow_provider_chasqui.core.command import as_raw, redis_command
 from airflow_provider_chasqui.core.commands import consumer_group, staged_writes
@@ -37,7 +38,7 @@ def used(queue: Queue) -> Queue:
     queue.add_batch([{"id": n, "tags": ["a"], "raw": b"\x01"} for n in range(300)], batch_id="b")
     keys, client = queue.keys, queue.client
     client.execute(consumer_group.create(keys, "default"))
-    raw = client.execute(consumer_group.read(keys, "default", "tests", 210, 0, 30_000))
+    raw = client.execute(consumer_group.read(keys, "default", "tests", 210, 0))
     entries: list[Any] = [consumer_group.parse_entry(entry, 2**62) for entry in raw]
     completions = [Completion(entry.id, entry.job.id, b"\x2a") for entry in entries[:100]]
     assert all(client.execute(consumer_group.ack_with_results(keys, "default", completions)))
@@ -54,7 +55,7 @@ def used(queue: Queue) -> Queue:
         )
         for n, entry in enumerate(entries[100:200])
     ]
-    assert all(client.execute(consumer_group.move_to_dlq(keys, "default", dead_letters)))
+    assert all(client.execute(consumer_group.move_to_dlq(keys, "default", "tests", dead_letters)))
     return queue
 
 
@@ -112,7 +113,16 @@ def test_results_delayed_jobs_and_events_are_read_as_tables(spark: Any, used: Qu
 
     results = view(spark, used, "results", batchId="b", partitions=3)
     assert results.where("payload = '42' AND batch_id = 'b'").count() == 100
-    assert view(spark, used, "results").count() == 100
+    assert results.select("job_id").distinct().count() == 100
+    # As a worker of ChasquiMQ stores them: the result of a job of the batch, and of another job.
+    used.client.execute(redis_command("HDEL", used.keys.batch_results("b", 0, 0), 7, parse=as_raw))
+    for job_id in (batch_job_id("b", 0, 7), "alone"):
+        key = used.keys.result(job_id)
+        used.client.execute(redis_command("SET", key, b"\x2b", parse=as_raw))
+    assert results.where("payload = '42'").count() == 99
+    assert [row["job_id"] for row in results.where("payload = '43'").collect()] == ["batch:b:0:7"]
+    assert view(spark, used, "results").select("job_id").distinct().count() == 101
+    assert view(spark, used, "results").count() == 101
     with pytest.raises(PySparkException, match="CMQ-304"):
         view(spark, used, "results", batchId="nope").count()
 

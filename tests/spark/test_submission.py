@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,8 @@ def submit(
 class FakeTaskInstance:
     """The attributes of a task instance that the operator uses."""
 
-    dag_id, run_id, task_id, map_index, try_number = "d", "r", "it", -1, 1
+    dag_id, run_id, task_id, map_index, try_number, max_tries = "d", "r", "it", -1, 1, 0
+    task = SimpleNamespace(retries=0)
 
     def xcom_push(self, key: str, value: Any) -> None:
         pass

@@ -79,9 +79,7 @@ def complete_all(queue: Queue) -> int:
     with suppress(RedisServerError):  # the group exists
         queue.client.execute(consumer_group.create(queue.keys, group))
     count = 0
-    while raw := queue.client.execute(
-        consumer_group.read(queue.keys, group, "tests", 1000, 0, 30_000)
-    ):
+    while raw := queue.client.execute(consumer_group.read(queue.keys, group, "tests", 1000, 0)):
         parsed = [consumer_group.parse_entry(entry, 2**62) for entry in raw]
         completions = [
             consumer_group.Completion(

@@ -28,12 +28,13 @@ class AirflowSite(LocalAirflow):
 
     :param dags: the folder of the DAG files.
     :param env: additional environment variables of all Airflow processes.
+    :param options: more arguments of `LocalAirflow`.
     """
 
     stop_timeout = 0.0
 
-    def __init__(self, dags: Path, env: dict[str, str]):
-        super().__init__(Path(tempfile.mkdtemp(prefix="chasqui-airflow-")), dags)
+    def __init__(self, dags: Path, env: dict[str, str], **options: Any):
+        super().__init__(Path(tempfile.mkdtemp(prefix="chasqui-airflow-")), dags, **options)
         self._env = env
 
     def environment(self) -> dict[str, str]:
@@ -89,15 +90,27 @@ class AirflowSite(LocalAirflow):
             seconds,
             f"the deferral of {dag_id}.{task_id}",
         )
+        (task,) = (t for t in self.tasks(dag_id, run_id) if t["task_id"] == task_id)
+        self.wait_until_process_ended(dag_id, run_id, task_id, seconds, task["try_number"])
+
+    def wait_until_process_ended(
+        self, dag_id: str, run_id: str, task_id: str, seconds: float = 120, try_number: int = 1
+    ) -> None:
+        """Return when the scheduler knows that the first process of a try of a task has ended.
+
+        :param seconds: the maximum time.
+        :param try_number: the number of the try, from 1.
+        """
         event = (
             "Received executor event with state success for task instance TaskInstanceKey("
-            f"dag_id={dag_id!r}, task_id={task_id!r}, run_id={run_id!r},"
+            f"dag_id={dag_id!r}, task_id={task_id!r}, run_id={run_id!r}, "
+            f"try_number={try_number},"
         )
         scheduler_log = self.logs / "scheduler.log"
         wait_until(
             lambda: event in scheduler_log.read_text(errors="replace"),
             seconds,
-            f"the executor event of the deferred process of {dag_id}.{task_id}",
+            f"the executor event of the first process of try {try_number} of {dag_id}.{task_id}",
         )
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:

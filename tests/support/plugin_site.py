@@ -1,4 +1,4 @@
-"""The API server of a real Airflow with three users, for the tests of the Chasqui page."""
+"""The API server of a real Airflow with several users, for the tests of the Chasqui page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import httpx
 from tests.provider.conftest import connection_json
 from tests.support.local_airflow import AirflowSite
 from tests.support.servers import RedisServer, valkey_binary
+from tests.support.team_auth import READER, RESTRICTED_USER, TeamAuthManager
 from tools.redis_server import REDIS8, find
 
-ROLES = {"ada": "admin", "olga": "op", "vera": "viewer"}
+ROLES = {"ada": "admin", "olga": "op", "vera": "viewer", RESTRICTED_USER: "op", READER: "viewer"}
 DAGS = Path(__file__).parents[1] / "plugins" / "dags"
 
 
@@ -34,6 +35,7 @@ class PluginSite(AirflowSite):
         env["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] = ",".join(
             f"{name}:{role}" for name, role in ROLES.items()
         )
+        env["AIRFLOW__CORE__AUTH_MANAGER"] = f"{TeamAuthManager.__module__}.TeamAuthManager"
         super().__init__(DAGS, env)
         self._tokens: dict[str, str] = {}
         atexit.register(self.close)

@@ -54,6 +54,8 @@ class _Connection:
     server: socket.socket
     cut: Cut | None
     triggered: bool = False
+    replied: bool = True
+    silent: bool = False
 
     def close(self) -> None:
         for end in (self.client, self.server):
@@ -87,6 +89,7 @@ class TcpProxy:
         self.delay = 0.0  # seconds by which each piece of data is delayed, in both directions
         self.connections = 0
         self.cuts = 0
+        self.round_trips = 0  # requests after a reply; a pipeline is one of them
         self.triggered = threading.Event()
         self._forward_requests.set()
         self._forward_replies.set()
@@ -96,6 +99,14 @@ class TcpProxy:
     def url(self) -> str:
         """The URL of the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
+
+    def hold_requests(self) -> None:
+        """Hold back the requests of the client from now on."""
+        self._forward_requests.clear()
+
+    def release_requests(self) -> None:
+        """Forward the requests that were held back, and all later ones."""
+        self._forward_requests.set()
 
     def hold_replies(self) -> None:
         """Hold back the replies of the server from now on."""
@@ -117,6 +128,12 @@ class TcpProxy:
             10,
             f"{count} connections through the proxy",
         )
+
+    def silence_all(self) -> None:
+        """Let every open connection lose all data from now on without ending it (half-open)."""
+        with self._lock:
+            for connection in self._open:
+                connection.silent = True
 
     def disconnect_all(self) -> None:
         """End every open connection. Data that is held back is lost; new connections work."""
@@ -162,6 +179,9 @@ class TcpProxy:
 
         def before_send(data: bytes) -> None:
             nonlocal tail
+            if connection.replied:
+                connection.replied = False
+                self.round_trips += 1
             trigger = self._trigger
             if trigger:
                 if self._fire_trigger(connection, trigger, tail + data):
@@ -187,6 +207,7 @@ class TcpProxy:
 
     def _pump_replies(self, connection: _Connection) -> None:
         def before_send(_: bytes) -> None:
+            connection.replied = True
             if self._forward_replies.is_set():
                 return
             if connection.triggered:
@@ -213,6 +234,8 @@ class TcpProxy:
                 if self.delay:
                     time.sleep(self.delay)
                 before_send(data)
+                if connection.silent:
+                    continue
                 sink.sendall(data)
                 remaining = None if remaining is None else remaining - len(data)
         with self._lock:

@@ -49,15 +49,16 @@ def open_queue(name: str, url: str, dialect: str, max_len: int | None = None) ->
 def read(queue: Queue, consumer: str = "me") -> list[StreamEntry]:
     """Read entries for a consumer, creating the group if necessary."""
     queue.client.pipeline_with_errors([consumer_group.create(queue.keys, GROUP)])
-    raw_entries = queue.client.execute(
-        consumer_group.read(queue.keys, GROUP, consumer, 100, 0, 60_000)
-    )
+    raw_entries = queue.client.execute(consumer_group.read(queue.keys, GROUP, consumer, 100, 0))
     entries = [consumer_group.parse_entry(raw_entry, 2**20) for raw_entry in raw_entries]
     return [entry for entry in entries if isinstance(entry, StreamEntry)]
 
 
 def move_to_dlq(
-    queue: Queue, entries: list[StreamEntry], reason: str = "unrecoverable"
+    queue: Queue,
+    entries: list[StreamEntry],
+    reason: str = "unrecoverable",
+    consumer: str = "me",
 ) -> list[bool]:
     """Move entries to the DLQ; return per entry whether it was still pending."""
     new_dead_letters = [
@@ -73,7 +74,9 @@ def move_to_dlq(
         )
         for entry in entries
     ]
-    return queue.client.execute(consumer_group.move_to_dlq(queue.keys, GROUP, new_dead_letters))
+    return queue.client.execute(
+        consumer_group.move_to_dlq(queue.keys, GROUP, consumer, new_dead_letters)
+    )
 
 
 def add_single_jobs(queue: Queue) -> Results:
@@ -359,17 +362,13 @@ def run_repeats(queue: Queue) -> Results:
 
 
 def claim_entries_of_a_dead_worker(queue: Queue) -> Results:
-    """Claim with XREADGROUP CLAIM in the native dialect, with a script in the portable one."""
+    """Claim with XREADGROUP CLAIM in the native dialect, with XCLAIM in the portable one."""
     for i in range(3):
         queue.add(i)
     first = read(queue, "dead")
-    raw_entries = queue.client.execute(
-        consumer_group.read(queue.keys, GROUP, "successor", 100, 0, 0)
+    _, raw_entries = queue.client.execute(
+        consumer_group.claim_and_read(queue.keys, GROUP, "successor", 0, 100)
     )
-    if queue.dialect() == "portable":
-        raw_entries += queue.client.execute(
-            consumer_group.claim(queue.keys, GROUP, "successor", 0, 100)
-        )
     claimed = [consumer_group.parse_entry(raw_entry, 2**20) for raw_entry in raw_entries]
     assert [entry.id for entry in claimed] == [entry.id for entry in first]
     renew = consumer_group.renew_claims(queue.keys, GROUP, "dead", [entry.id for entry in first])
@@ -409,6 +408,11 @@ def run_scenario(client: Any, queue: Queue, scenario: Scenario) -> tuple[dict[st
     state = {
         name: content for name, content in state.items() if not name.startswith("idempotency:")
     }
+    requests = state.get("cancel_requests", {})
+    for job_id, request in requests.items():  # the server's times of the request and its expiry
+        requested_at, entry_id, expires_at, superseded = request.split(b" ")
+        ttl_ms = int(expires_at) - int(requested_at)
+        requests[job_id] = (entry_id.decode(), round(ttl_ms, -4), superseded)
     for name in {"dlq", "events"} & set(state):  # their ids may equal those of the stream
         state[name]["entries"] = [fields for _, fields in state[name]["entries"]]
     expires = {name: client.pttl(f"{queue.keys.hash_tag}:{name}") > 0 for name in state}

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class RedisServer:
         tls: Certificates | None = None,
         client_certificate: bool = False,
         config: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.binary = binary
         self.tls = tls
@@ -63,6 +64,7 @@ class RedisServer:
         self.log = self.folder / "server.log"
         self.port = 0
         self._config = config
+        self._environment = {**os.environ, **(environment or {})}
         self._client_certificate = client_certificate
         self._args = ("--appendonly", "yes" if aof else "no", *args)
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,6 +79,7 @@ class RedisServer:
         tls: Certificates | None = None,
         client_certificate: bool = False,
         config: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> RedisServer:
         """Start a server and return it when it accepts connections.
 
@@ -85,9 +88,16 @@ class RedisServer:
         :param tls: certificates; the server then accepts TLS connections only.
         :param client_certificate: reject TLS clients without a certificate.
         :param config: the text of a configuration file; a Sentinel requires one.
+        :param environment: additional environment variables.
         """
         server = cls(
-            binary, *args, aof=aof, tls=tls, client_certificate=client_certificate, config=config
+            binary,
+            *args,
+            aof=aof,
+            tls=tls,
+            client_certificate=client_certificate,
+            config=config,
+            environment=environment,
         )
         try:
             server._launch_on_free_port()
@@ -172,6 +182,7 @@ class RedisServer:
             self._process = subprocess.Popen(
                 self._command(),
                 cwd=self.folder,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -46,6 +46,8 @@ def airflow_site(site_server: Server, statsd: StatsdServer) -> Iterator[AirflowS
     env = {
         "AIRFLOW_CONN_CHASQUI_DEFAULT": connection_json(site_server.url, "auto"),
         "AIRFLOW__CHASQUI__POLL_INTERVAL": "5",
+        # Short, for the test of a task that is killed after it has succeeded.
+        "AIRFLOW__CORE__TASK_SUCCESS_OVERTIME": "6",
         **statsd.settings,
     }
     site = AirflowSite(DAGS, env)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import parse_qs, quote_plus, urlsplit
 
 import pytest
 
@@ -48,6 +48,31 @@ def test_a_deferred_wait_passes_the_result_to_the_next_task(
     assert quote_plus(job_id) in link
 
 
+def test_a_sensor_can_start_in_the_triggerer_and_times_out_with_the_state(
+    airflow_site: AirflowSite, site_server: Server, queue: Queue
+) -> None:
+    dag_id = "start_from_trigger"
+    run = airflow_site.trigger(dag_id, queue=queue.name, job="invoice-7")
+    wait_until(
+        lambda: airflow_site.task_states(dag_id, run)["never"] == "failed", 120, "the timeout"
+    )
+    log = airflow_site.task_log(dag_id, run, "never")
+    assert "CMQ-102" in log
+    assert f"no worker consumes the queue '{queue.name}'" in log
+    assert airflow_site.task_states(dag_id, run)["job"] == "deferred"
+
+    async def handle(job: Any) -> Any:
+        return job.payload
+
+    queue.add("paid", job_id="invoice-7")
+    with working(site_server, queue.name, handle, store_results=True):
+        wait_until(
+            lambda: airflow_site.task_states(dag_id, run)["job"] == "success", 120, "the sensor"
+        )
+    assert airflow_site.xcom(dag_id, run, "job") == "paid"
+    assert airflow_site.xcom(dag_id, run, "job", "counts")["missing_results"] == 0
+
+
 @pytest.mark.chaos
 def test_the_triggerer_is_killed_while_a_thousand_jobs_are_awaited(
     airflow_site: AirflowSite, site_server: Server, queue: Queue
@@ -86,24 +111,38 @@ def test_a_task_that_is_killed_between_sending_and_returning_sends_nothing_twice
     assert task["try_number"] == 2
     jobs = waiting(queue)
     assert [job.payload for job in jobs] == [1, 2, 3]
-    assert [job.id for job in jobs] == airflow_site.xcom("killed_task", run, "send")
+    batch_id = airflow_site.xcom("killed_task", run, "send")["batch_id"]
+    assert [job.id for job in jobs] == [f"batch:{batch_id}:0:{index}" for index in range(3)]
     assert "earlier try" in airflow_site.task_log("killed_task", run, "send", 2)
 
 
-def test_a_clear_reattaches_or_resubmits_according_to_on_retry(
+def clear(site: AirflowSite, dag_id: str, run: str) -> None:
+    """Clear all tasks of a run, as a user does in the UI."""
+    body = {"dry_run": False, "dag_run_id": run, "only_failed": False, "reset_dag_runs": True}
+    site.api("POST", f"dags/{dag_id}/clearTaskInstances", **body)
+
+
+def test_a_clear_sends_again_or_reattaches_according_to_on_clear(
     airflow_site: AirflowSite, queue: Queue
 ) -> None:
     run = airflow_site.trigger("cleared", queue=queue.name)
     assert airflow_site.wait("cleared", run) == "success"
-    body = {"dry_run": False, "dag_run_id": run, "only_failed": False, "reset_dag_runs": True}
-    airflow_site.api("POST", "dags/cleared/clearTaskInstances", **body)
+    clear(airflow_site, "cleared", run)
     wait_until(
         lambda: {task["try_number"] for task in airflow_site.tasks("cleared", run)} == {2},
         60,
         "the second try",
     )
     assert airflow_site.wait("cleared", run) == "success"
-    assert sorted(job.payload for job in waiting(queue)) == ["reattach", "resubmit", "resubmit"]
+    batches = {job.id.split(":")[1]: job.payload for job in waiting(queue)}
+    states = [(payload, queue.batch_progress(name).cancelled) for name, payload in batches.items()]
+    assert sorted(states) == [
+        ("reattach", False),
+        ("resend", False),
+        ("resend", True),
+        ("resubmit", False),
+        ("resubmit", True),
+    ]
 
 
 def test_a_task_that_a_user_marks_as_failed_cancels_its_jobs(
@@ -113,6 +152,11 @@ def test_a_task_that_a_user_marks_as_failed_cancels_its_jobs(
 
     def has_started_waiting(task_id: str) -> bool:
         return "0 of 2 " in airflow_site.task_log("failed_by_user", run, task_id)
+
+    def is_cancelled(task_id: str) -> bool:
+        link = airflow_site.xcom("failed_by_user", run, task_id, "chasqui_link")
+        (batch_id,) = parse_qs(urlsplit(link).query)["batch"]
+        return queue.batch_progress(batch_id).cancelled
 
     run = airflow_site.trigger("failed_by_user", queue=queue.name)
     waiting_states = {"deferred": "deferred", "in_process": "running"}
@@ -127,4 +171,4 @@ def test_a_task_that_a_user_marks_as_failed_cancels_its_jobs(
     for task_id in waiting_states:
         path = f"dags/failed_by_user/dagRuns/{run}/taskInstances/{task_id}"
         airflow_site.api("PATCH", path, new_state="failed")
-    wait_until(lambda: queue.depth().delayed == 0, 90, "the cancellation")
+    wait_until(lambda: all(map(is_cancelled, waiting_states)), 90, "the cancellation", interval=1)

@@ -129,6 +129,32 @@ def test_a_paused_dag_processes_its_messages_after_it_is_unpaused(
     wait_until(lambda: all_recorded(records, "leased", ids), 180, "the messages after unpausing")
 
 
+def test_the_leases_of_a_run_are_renewed_while_it_runs(
+    airflow_site: AirflowSite, site_server: Server, records: Records
+) -> None:
+    with Queue("sys-slow-leases", site_server.url) as queue:
+        queue.add_many([{"payload": {"seconds": 20}, "job_id": f"slow-{n}"} for n in range(3)])
+        wait_until(
+            lambda: all_recorded(records, "slow", {"slow-0", "slow-1", "slow-2"}), 120, "the run"
+        )
+        wait_until(lambda: queue.depth().running == queue.depth().waiting == 0, 120, "the ack")
+    assert set(records.counts("slow").values()) == {1}
+
+
+def test_the_messages_of_a_run_that_is_marked_as_failed_are_delivered_again(
+    airflow_site: AirflowSite, site_server: Server, records: Records
+) -> None:
+    with Queue("sys-slow-leases", site_server.url) as queue:
+        queue.add({"seconds": 30}, job_id="stopped")
+        wait_until(lambda: records.counts("slow")["stopped"] == 1, 120, "the run")
+        runs = airflow_site.api("GET", "dags/on_slow_queue/dagRuns?state=running")["dag_runs"]
+        for run in runs:
+            path = f"dags/on_slow_queue/dagRuns/{run['dag_run_id']}"
+            airflow_site.api("PATCH", path, state="failed")
+        wait_until(lambda: records.counts("slow")["stopped"] == 2, 120, "the second delivery")
+        wait_until(lambda: queue.depth().running == queue.depth().waiting == 0, 120, "the ack")
+
+
 def returned_values(site: AirflowSite, dag_id: str, task_id: str) -> list[Any]:
     """Return the values that a task returned in the successful runs."""
     runs = site.api("GET", f"dags/{dag_id}/dagRuns?limit=100")["dag_runs"]

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
+from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import working
@@ -65,10 +67,17 @@ def test_tasks_count_sent_and_replayed_jobs_and_measure_the_wait(
 
 
 def test_the_triggerer_counts_failed_waits(
-    airflow_site: AirflowSite, assert_count: Callable[[str, str, int], None], queue_name: str
+    airflow_site: AirflowSite,
+    site_server: Server,
+    assert_count: Callable[[str, str, int], None],
+    queue_name: str,
 ) -> None:
-    run = airflow_site.trigger("wait_for_unknown_batch", queue=queue_name)
-    assert airflow_site.wait("wait_for_unknown_batch", run, 180) == "failed"
+    """While the trigger waits, the key of the batch gets the wrong type."""
+    run = airflow_site.trigger("wait_for_unreadable_batch", queue=queue_name)
+    airflow_site.wait_until_deferred("wait_for_unreadable_batch", run, "wait", 180)
+    with redis.Redis.from_url(site_server.url) as client:
+        client.set(Keys(queue_name).batch("unreadable"), "text")
+    assert airflow_site.wait("wait_for_unreadable_batch", run, 180) == "failed"
     assert_count("trigger_errors", queue_name, 1)
 
 

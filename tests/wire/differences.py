@@ -5,6 +5,7 @@ from __future__ import annotations
 # Cases of repeat_spec.json that 1.3.0 accepts and this package rejects.
 REJECTED_REPEATS = {
     "rep_name_300": "the limit of job names applies to repeats, whose jobs have the same name",
+    "rep_limit0": "a limit of 0 runs would mean no limit to the scheduler",
 }
 
 # Arguments that raise TypeError, because Backoff is a class here and a dict in 1.3.0.

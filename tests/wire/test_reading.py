@@ -47,7 +47,7 @@ def queue(server: Any, queue_name: str) -> Any:
 
 def deliver(queue: Queue, client: Any, written: dict[bytes, bytes]) -> StreamEntry | InvalidEntry:
     client.xadd(queue.keys.stream, written)
-    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0))
     return parse_entry(raw, 1024 * 1024)
 
 
@@ -67,6 +67,24 @@ def test_an_entry_is_decoded_or_rejected_like_in_chasquimq(vector, queue, client
         assert (job.created_at_ms, job.name) == (created_at_ms, name)
 
 
+@pytest.mark.parametrize(
+    "d_hex",
+    [
+        "94a161a1010500",
+        "94a161d901010500",
+        "93a161a10105",
+        "95a161a1010500c0",
+        "83a26964a161a77061796c6f6164a101ad637265617465645f61745f6d7305",
+    ],
+)
+def test_a_payload_that_is_text_is_rejected_like_in_chasquimq(d_hex, queue, client):
+    """tests/interop/test_reads_chasquimq.py compares these envelopes with the real 1.3.0."""
+    d = bytes.fromhex(d_hex)
+    entry = deliver(queue, client, {b"d": d, b"n": b"nm"})
+    assert isinstance(entry, InvalidEntry)
+    assert (entry.reason, entry.raw, entry.job_name) == ("decode_failed", d, "nm")
+
+
 def test_every_worker_vector_is_used():
     assert len(DECODE_CASES) + len(DLQ_CASES) + 1 == len(PATHS) == 21
 
@@ -77,7 +95,7 @@ def test_a_dead_letter_has_the_same_fields(vector, queue, client):
     expected = fields(vector["dlq_fields"])
     values = dict(expected)
     client.xadd(queue.keys.stream, {b"d": values[b"d"], b"n": values.get(b"n", b"")})
-    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0))
     dead_letter = NewDeadLetter(
         raw[0].decode(),
         values[b"d"],
@@ -88,7 +106,7 @@ def test_a_dead_letter_has_the_same_fields(vector, queue, client):
         attempts=2,
         failed_at_ms=7,
     )
-    assert queue.client.execute(move_to_dlq(queue.keys, "default", [dead_letter])) == [True]
+    assert queue.client.execute(move_to_dlq(queue.keys, "default", "me", [dead_letter])) == [True]
     [(_, written)] = entries(client, queue.keys.dlq)
     expected = [(n, raw[0] if n == b"source_id" else field) for n, field in expected]
     assert written[: len(expected)] == expected
@@ -124,7 +142,7 @@ def test_a_scheduled_retry_has_the_same_bytes(queue, client):
     client.xadd(
         queue.keys.stream, {b"d": encode_job(delayed_job, attempt=0), b"n": delayed_job.name}
     )
-    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    [raw] = queue.client.execute(read(queue.keys, "default", "me", 10, 0))
     entry = parse_entry(raw, 1024)
     assert isinstance(entry, StreamEntry)
     retry_member = encode_delayed_member(entry.job.name.encode(), encode_job(entry.job, attempt=1))
@@ -161,7 +179,7 @@ def test_a_result_has_the_same_bytes(vector, queue, client):
     assert encode_payload(expected) == raw
     assert decode_payload(raw) == expected
     client.xadd(queue.keys.stream, {"d": "x"})
-    [entry] = queue.client.execute(read(queue.keys, "default", "me", 10, 0, 60_000))
+    [entry] = queue.client.execute(read(queue.keys, "default", "me", 10, 0))
     completion = Completion(entry[0].decode(), job_id, raw, vector["ttl_observed"])
     assert queue.client.execute(ack_with_results(queue.keys, "default", [completion])) == [True]
     assert client.get(queue.keys.result(job_id)) == raw

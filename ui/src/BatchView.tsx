@@ -1,6 +1,7 @@
 // The list of batches with progress bars, and one batch with its dead jobs.
 import { useDeferredValue, useState } from "react";
 
+import { ActionButton } from "./ActionButton";
 import { get, queuePath } from "./api";
 import {
   BatchProgressBar,
@@ -129,6 +130,9 @@ function BatchCard({ connection, queue, batch }: QueueRef & { batch: Batch }) {
       <div className="cq-headline">
         <b>{formatProgress(batch)}</b>
         <span className={`cq-state cq-${tone}`}>{state}</span>
+        {batch.can_edit && !batch.finished && batch.cancelled_at === null ? (
+          <CancelBatchButton connection={connection} queue={queue} batch={batch} />
+        ) : null}
       </div>
       <BatchProgressBar batch={batch} />
       <FactList
@@ -136,7 +140,8 @@ function BatchCard({ connection, queue, batch }: QueueRef & { batch: Batch }) {
           ["Total", batch.total === null ? `${formatCount(batch.enqueued)} so far` : formatCount(batch.total)],
           ["Done", formatCount(batch.done)],
           ["Dead", <DeadCount key="dead" count={batch.dead} />],
-          ["Remaining", remaining === null ? null : formatCount(remaining)],
+          [batch.cancelled_at === null ? "Remaining" : "Not run", remaining === null ? null : formatCount(remaining)],
+          ["Cancelled", batch.cancelled_at === null ? null : <Timestamp key="cancelled" at={batch.cancelled_at} />],
           ["Parts", batch.parts > 1 ? formatCount(batch.parts) : null],
           ["Created", <Timestamp key="created" at={batch.created_at} />],
           ["Enqueued by", batch.origin ? <TaskLink key="task" origin={batch.origin} /> : batch.source],
@@ -164,7 +169,34 @@ function BatchCard({ connection, queue, batch }: QueueRef & { batch: Batch }) {
   );
 }
 
+const CANCEL_RESULTS: Record<string, string> = {
+  cancelled: "The batch is cancelled. Workers drop its unfinished jobs within about a second.",
+  already_cancelled: "The batch was cancelled before.",
+  finished: "Every job of the batch had finished before.",
+};
+
+function CancelBatchButton({ connection, queue, batch }: QueueRef & { batch: Batch }) {
+  const unfinished = (batch.total ?? batch.enqueued) - batch.done - batch.dead;
+  return (
+    <ActionButton
+      danger
+      label="Cancel batch"
+      title="Cancel batch"
+      path={queuePath(connection, `/batches/${encodeURIComponent(batch.id)}/cancel`)}
+      params={{ queue_name: queue }}
+      body={{}}
+      describeResult={(result) => CANCEL_RESULTS[result] ?? result}
+    >
+      <p>
+        {formatCount(unfinished)} unfinished jobs of batch <b className="cq-id">{batch.id}</b> will not run, and running ones are
+        interrupted. This cannot be undone.
+      </p>
+    </ActionButton>
+  );
+}
+
 function describeState(batch: Batch): [tone: string, text: string] {
+  if (batch.cancelled_at !== null) return ["muted", "cancelled"];
   if (batch.finished) return batch.dead ? ["bad", `finished, ${formatCount(batch.dead)} dead`] : ["ok", "finished"];
   return ["running", batch.total === null ? "enqueueing" : "running"];
 }

@@ -1,4 +1,5 @@
 // One job: its state, payload, result, events and the task that enqueued it.
+import { ActionButton } from "./ActionButton";
 import { get, queuePath } from "./api";
 import {
   BatchProgressBar,
@@ -69,6 +70,21 @@ function JobCard({ connection, queue, job }: QueueRef & { job: Job }) {
             ["Dead letter", deadLetter ? <PageLink key="dead-letter" params={deadLetterParams}>Open</PageLink> : null],
           ]}
         />
+        {job.can_edit && ["waiting", "running", "delayed"].includes(job.state) ? (
+          <ActionButton
+            danger
+            label="Cancel job"
+            title="Cancel job"
+            path={queuePath(connection, "/job/cancel")}
+            params={{ queue_name: queue, job_id: job.id }}
+            body={{}}
+            describeResult={(result) => CANCEL_RESULTS[result] ?? result}
+          >
+            <p>
+              Job <b className="cq-id">{job.id}</b> will not run, or is interrupted if it is running. This cannot be undone.
+            </p>
+          </ActionButton>
+        ) : null}
         {batch ? (
           <div className="cq-job-batch">
             <span>
@@ -91,6 +107,11 @@ function JobCard({ connection, queue, job }: QueueRef & { job: Job }) {
     </div>
   );
 }
+
+const CANCEL_RESULTS: Record<string, string> = {
+  cancelled: "The job is cancelled.",
+  requested: "Workers were told to skip or interrupt the job. They notice it within about a second.",
+};
 
 const EVENTS: Record<string, { label: string; tone: string }> = {
   waiting: { label: "Enqueued", tone: "muted" },

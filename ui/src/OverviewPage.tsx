@@ -40,7 +40,13 @@ export function OverviewPage() {
           {data.connections.map((connection) => (
             <ConnectionCard key={connection.id} connection={connection} search={search} />
           ))}
-          {data.connections.length === 0 ? (
+          {data.hidden_connections ? (
+            <p className="cq-note">
+              {data.hidden_connections === 1 ? "1 connection is" : `${data.hidden_connections} connections are`} not
+              shown, because you do not have permission to read {data.hidden_connections === 1 ? "it" : "them"}.
+            </p>
+          ) : null}
+          {data.connections.length === 0 && !data.hidden_connections ? (
             <EmptyState title="No connections">
               Create an Airflow connection of type Chasqui, or set the option connections in the section [chasqui].
             </EmptyState>

@@ -1,6 +1,7 @@
 // One queue: its numbers, charts, and lists in tabs.
 import { useState } from "react";
 
+import { ActionButton } from "./ActionButton";
 import { get, queuePath } from "./api";
 import { BatchesTab } from "./BatchView";
 import { DepthChart, ThroughputChart } from "./charts";
@@ -32,8 +33,13 @@ export function QueuePage({ connection, queue }: QueueRef) {
     <>
       <div className="cq-toolbar">
         <h1>{queue}</h1>
+        {data?.paused ? <span className="cq-state cq-warn">paused</span> : null}
+        {data?.can_edit ? <PauseButton {...queueRef} paused={data.paused} /> : null}
         {data ? <HealthLine health={data.health} /> : null}
       </div>
+      {data?.paused_job_names.length ? (
+        <p className="cq-note">Paused job names: {data.paused_job_names.join(", ")}</p>
+      ) : null}
       {problem && data ? <ErrorNotice problem={problem} /> : null}
       {data ? <Stats summary={data} /> : <LoadingOrError problem={problem} />}
       <Tabs
@@ -71,6 +77,26 @@ export function QueuePage({ connection, queue }: QueueRef) {
   );
 }
 
+function PauseButton({ connection, queue, paused }: QueueRef & { paused: boolean }) {
+  const action = paused ? "Resume" : "Pause";
+  return (
+    <ActionButton
+      label={`${action} queue`}
+      title={`${action} queue`}
+      path={queuePath(connection, "/pause")}
+      params={{ queue_name: queue }}
+      body={{ paused: !paused }}
+      describeResult={() => (paused ? "The queue is resumed." : "The queue is paused.")}
+    >
+      <p>
+        {paused
+          ? `Workers start the waiting jobs of ${queue} again, within about a second.`
+          : `Workers start no further jobs of ${queue}. Running jobs end; new jobs are still accepted and wait.`}
+      </p>
+    </ActionButton>
+  );
+}
+
 function Stats({ summary }: { summary: QueueSummary }) {
   const stats: [name: string, value: string, tone: string][] = [
     ["Waiting", formatCount(summary.waiting), "waiting"],
@@ -99,7 +125,6 @@ function Charts({ summary, minutes, setMinutes }: {
   minutes: number;
   setMinutes: (minutes: number) => void;
 }) {
-  const sampled = summary.throughput.some((bucket) => bucket.sampled);
   return (
     <>
       <div className="cq-button-group" role="group" aria-label="Time range">
@@ -114,8 +139,7 @@ function Charts({ summary, minutes, setMinutes }: {
         <DepthChart samples={summary.history} />
       </div>
       <p className="cq-note">
-        Throughput is counted from the events stream, which keeps only the newest events.
-        {sampled ? " Counts of busy intervals are estimated from a sample." : ""}
+        Throughput is counted by the workers, once per second. Workers of ChasquiMQ 1.3.0 do not count.
       </p>
     </>
   );

@@ -118,7 +118,7 @@ export function ThroughputChart({ buckets }: { buckets: ThroughputBucket[] }) {
           </span>
         ))}
         <span className="cq-hover-time">
-          {hovered ? `${formatClock(hovered.start_at)}${hovered.sampled ? ", estimated" : ""}` : ""}
+          {hovered ? formatClock(hovered.start_at) : ""}
         </span>
       </figcaption>
       <Axes

@@ -138,7 +138,7 @@ export function formatProgress(batch: Batch): string {
 
 export function CodeBlock({ content, label }: { content: PayloadText | null; label: string }) {
   if (!content) return null;
-  if (content.hidden) return <p className="cq-note">The setting hide_payloads hides payloads and results.</p>;
+  if (content.hidden) return <p className="cq-note">You do not have permission to see this. It depends on the DAG of the job and on the setting payloads.</p>;
   return (
     <>
       <pre className="cq-code" tabIndex={0} aria-label={label}>

@@ -4,9 +4,9 @@ import type { Problem } from "./api";
 export interface ThroughputBucket {
   start_at: number;
   completed: number;
+  failed: number;
   retried: number;
   dead: number;
-  sampled: boolean;
 }
 
 export interface Depth {
@@ -19,6 +19,8 @@ export interface Depth {
   next_due_at: number | null;
   consumers: number;
   repeats: number;
+  paused: boolean;
+  paused_job_names: string[];
 }
 
 export interface QueueRow extends Depth {
@@ -51,6 +53,7 @@ export interface Connection extends Health {
 
 export interface Overview {
   connections: Connection[];
+  hidden_connections: number;
   page_size: number;
   now: number;
 }
@@ -135,10 +138,12 @@ export interface Batch {
   done: number;
   dead: number;
   finished: boolean;
+  cancelled_at: number | null;
   created_at: number | null;
   source: string;
   origin: TaskOrigin | null;
   dead_job_ids?: string[];
+  can_edit?: boolean;
 }
 
 export interface DeadLetter {
@@ -203,6 +208,7 @@ export interface JobEvent {
 }
 
 export interface Job {
+  can_edit: boolean;
   id: string;
   state: string;
   search_truncated: boolean;

@@ -9,28 +9,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_chasqui.core.batch import BATCH_TTL_MS, BatchPosition, parse_batch_job_id
+from airflow_provider_chasqui.core.batch import BatchPosition, parse_batch_job_id
 from airflow_provider_chasqui.core.codec import decode_envelope, decode_job_name
 from airflow_provider_chasqui.core.command import (
     Command,
     DialectCommand,
-    KeyIndexer,
     as_bool,
     as_bools,
-    as_int,
     as_pairs,
     as_raw,
-    as_score_ms,
     redis_command,
     script_command,
 )
+from airflow_provider_chasqui.core.commands.batch_keys import BatchKeyIndexer
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import InvalidEntry, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.resp import Arg
+from airflow_provider_chasqui.core.results import BUCKET_SIZE
+from airflow_provider_chasqui.core.server_clock import CLAIM_ALWAYS
 
 ParsedEntry = StreamEntry | InvalidEntry
 NO_SIZE_LIMIT = 2**62
+# Arguments of ack_with_results.lua for an entry without a result.
+_NO_RESULT: tuple[Arg, ...] = (0, b"", 0)
 
 
 def create(keys: Keys, group: str) -> Command[Any]:
@@ -44,55 +46,50 @@ def create(keys: Keys, group: str) -> Command[Any]:
     return redis_command("XGROUP", "CREATE", keys.stream, group, "0", "MKSTREAM", parse=as_raw)
 
 
-def read(
-    keys: Keys, group: str, consumer: str, count: int, block_ms: int, claim_after_ms: int
-) -> DialectCommand[list[Any]]:
-    """Read new entries, and in the native dialect also claim idle ones.
-
-    In the portable dialect, `claim` claims idle entries.
+def read(keys: Keys, group: str, consumer: str, count: int, block_ms: int) -> Command[list[Any]]:
+    """Read new entries. `claim_and_read` also claims idle ones.
 
     :param keys: the keys of the queue.
     :param group: the name of the group.
     :param consumer: the name of the consumer.
     :param count: the maximum number of entries.
     :param block_ms: how long to wait for an entry, in milliseconds; 0 to return at once.
-    :param claim_after_ms: the idle time after which an entry of any consumer, this one included,
-        is claimed.
     :return: a command that returns raw entries, see `parse_entry`.
     """
-    head = ("XREADGROUP", "GROUP", group, consumer, "COUNT", count)
     block: tuple[Arg, ...] = ("BLOCK", block_ms) if block_ms else ()
-    streams = ("STREAMS", keys.stream, ">")
-    native = redis_command(
-        *head,
+    return redis_command(
+        *("XREADGROUP", "GROUP", group, consumer, "COUNT", count),
         *block,
-        "CLAIM",
-        claim_after_ms,
-        *streams,
-        parse=_parse_read_reply,
+        *("STREAMS", keys.stream, ">"),
+        parse=lambda reply: reply[0][1] if reply else [],
         block_ms=block_ms,
     )
-    portable = redis_command(*head, *block, *streams, parse=_parse_read_reply, block_ms=block_ms)
-    return DialectCommand(native, portable)
 
 
-def _parse_read_reply(reply: Any) -> list[Any]:
-    return reply[0][1] if reply else []
-
-
-def claim(
-    keys: Keys, group: str, consumer: str, min_idle_ms: int, count: int
-) -> Command[list[Any]]:
-    """Claim idle entries of any consumer, this one included, for the portable dialect.
+def claim_and_read(
+    keys: Keys,
+    group: str,
+    consumer: str,
+    min_idle_ms: int,
+    count: int,
+    claim_until_ms: int = CLAIM_ALWAYS,
+) -> Command[tuple[int, list[Any]]]:
+    """Claim idle entries of any consumer, this one included, and read new ones.
 
     :param keys: the keys of the queue.
     :param group: the name of the group.
     :param consumer: the name of the consumer that claims.
     :param min_idle_ms: the idle time after which an entry is claimed.
     :param count: the maximum number of entries.
-    :return: a command that returns raw entries, see `parse_entry`.
+    :param claim_until_ms: the latest time of the server at which entries are claimed, from
+        `ServerClock.claim_until_ms`.
+    :return: a command that returns the time of the server in milliseconds, and raw entries, see
+        `parse_entry`.
     """
-    return script_command("claim", as_raw, [keys.stream], [group, consumer, min_idle_ms, count])
+    args: list[Arg] = [group, consumer, min_idle_ms, count, claim_until_ms]
+    return script_command(
+        "claim_and_read", lambda reply: (int(reply[0]), reply[1]), [keys.stream], args
+    )
 
 
 def parse_entry(raw_entry: Sequence[Any], max_bytes: int) -> ParsedEntry:
@@ -162,6 +159,7 @@ class Completion:
     """A finished entry, its job and the encoded result to store.
 
     `position` is the position of the job in its batch if the caller has already parsed the job id.
+    `created_at_ms` is the creation time of the job, 0 if it is not known.
     """
 
     entry_id: str
@@ -170,6 +168,7 @@ class Completion:
     result_ttl_s: int = 3600
     dead: bool = False
     position: BatchPosition | None = None
+    created_at_ms: int = 0
 
 
 def ack_with_results(
@@ -183,33 +182,23 @@ def ack_with_results(
     :return: a command that returns, per entry, whether it was still pending.
     """
     key_names = [keys.stream]
-    key_number = KeyIndexer(key_names).position
-    part_keys: dict[tuple[str, int], tuple[int, int]] = {}
-    args: list[Arg] = [group, BATCH_TTL_MS]
+    batch_args = BatchKeyIndexer(keys, key_names).args
+    args: list[Arg] = [group]
+    buckets: dict[tuple[str, int, int], int] = {}
     for entry in completions:
         position = entry.position or parse_batch_job_id(entry.job_id)
-        bits_to_set = bits_to_clear = bit = result_key = 0
-        if position:
-            part = (position.batch_id, position.part)
-            if part not in part_keys:
-                part_keys[part] = (
-                    key_number(keys.batch_done(*part)),
-                    key_number(keys.batch_dead(*part)),
-                )
-            done, dead = part_keys[part]
-            bits_to_set, bits_to_clear = (dead, done) if entry.dead else (done, dead)
-            bit = position.index
-        if entry.result is not None:
-            result_key = key_number(keys.result(entry.job_id))
-        args += (
-            entry.entry_id,
-            bits_to_set,
-            bits_to_clear,
-            bit,
-            result_key,
-            entry.result or b"",
-            entry.result_ttl_s,
-        )
+        args += (entry.entry_id, *batch_args(position, entry.created_at_ms), int(entry.dead))
+        if entry.result is None:
+            args += _NO_RESULT
+        elif position is None:
+            key_names.append(keys.result(entry.job_id))
+            args += (len(key_names), entry.result, entry.result_ttl_s)
+        else:
+            bucket = (position.batch_id, position.part, position.index // BUCKET_SIZE)
+            if bucket not in buckets:
+                key_names.append(keys.batch_results(*bucket))
+                buckets[bucket] = len(key_names)
+            args += (buckets[bucket], entry.result, 0)
     return script_command("ack_with_results", as_bools, key_names, args)
 
 
@@ -243,6 +232,7 @@ class NewDeadLetter:
     attempts: int | None = None
     failed_at_ms: int = 0
     job_id: str = ""
+    created_at_ms: int = 0
 
     def fields(self) -> list[Arg]:
         """Return the fields of the DLQ entry: first those of ChasquiMQ, then additional ones."""
@@ -260,27 +250,29 @@ class NewDeadLetter:
 
 
 def move_to_dlq(
-    keys: Keys, group: str, dead_letters: Sequence[NewDeadLetter], max_dead_letters: int = 0
+    keys: Keys,
+    group: str,
+    consumer: str,
+    dead_letters: Sequence[NewDeadLetter],
+    max_dead_letters: int = 0,
 ) -> Command[list[bool]]:
-    """Acknowledge entries and write their dead letters.
+    """Write dead letters and acknowledge their entries.
 
     :param keys: the keys of the queue.
     :param group: the name of the group.
+    :param consumer: the name of the consumer that ran the jobs.
     :param dead_letters: the entries to move.
     :param max_dead_letters: the length to which the DLQ is trimmed, approximately; 0 for no limit.
-    :return: a command that returns, per entry, whether it was still pending.
+    :return: a command that returns, per entry, whether it was still pending for the consumer.
     """
     key_names = [keys.stream, keys.dlq]
-    indexer = KeyIndexer(key_names)
-    args: list[Arg] = [group, max_dead_letters, BATCH_TTL_MS]
+    batch_args = BatchKeyIndexer(keys, key_names).args
+    args: list[Arg] = [group, consumer, max_dead_letters]
     for dead_letter in dead_letters:
-        position = parse_batch_job_id(dead_letter.job_id)
-        key_number = bit = 0
-        if position:
-            dead_bits = keys.batch_dead(position.batch_id, position.part)
-            key_number, bit = indexer.position(dead_bits), position.index
         fields = dead_letter.fields()
-        args += (dead_letter.entry_id, key_number, bit, len(fields), *fields)
+        position = parse_batch_job_id(dead_letter.job_id)
+        batch = batch_args(position, dead_letter.created_at_ms)
+        args += (dead_letter.entry_id, *batch, len(fields), *fields)
     return script_command("move_to_dlq", as_bools, key_names, args)
 
 
@@ -293,7 +285,8 @@ def renew_claims(
     :param group: the name of the group.
     :param consumer: the name of the consumer.
     :param entry_ids: the ids of the entries.
-    :return: a command that returns, per entry, whether the consumer still owns it.
+    :return: a command that returns, per entry, whether the consumer still owns it. An entry that
+        was deleted from the stream is not renewed, but the consumer still owns it.
     """
     command = script_command("renew_claims", as_bools, [keys.stream], [group, consumer, *entry_ids])
     return replace(command, default_if_missing=lambda: [False] * len(entry_ids))
@@ -325,7 +318,7 @@ class PendingEntry:
 
 
 def pending_entries(
-    keys: Keys, group: str, consumer: str, count: int
+    keys: Keys, group: str, consumer: str, count: int, start: str = "-"
 ) -> Command[list[PendingEntry]]:
     """Return the entries that are pending for a consumer, oldest first.
 
@@ -333,12 +326,13 @@ def pending_entries(
     :param group: the name of the group.
     :param consumer: the name of the consumer.
     :param count: the maximum number of entries.
+    :param start: the first entry id as XPENDING expects it; `(` before the id excludes it.
     """
     return redis_command(
         "XPENDING",
         keys.stream,
         group,
-        "-",
+        start,
         "+",
         count,
         consumer,
@@ -402,19 +396,26 @@ def _parse_consumers(reply: Any) -> list[ConsumerStatus]:
 
 def remove_idle_consumers(
     keys: Keys, group: str, min_idle_ms: int, consumer: str = ""
-) -> Command[int]:
+) -> Command[tuple[int, int]]:
     """Remove consumers from the group that have no pending entries.
+
+    Pending entries of idle consumers that were deleted from the stream, for example trimmed by a
+    producer with MAXLEN, are acknowledged first.
 
     :param keys: the keys of the queue.
     :param group: the name of the group.
     :param min_idle_ms: the idle time after which a consumer is removed.
     :param consumer: the name of the only consumer to remove; empty for all.
-    :return: a command that returns the number of consumers removed.
+    :return: a command that returns the number of consumers removed and the number of deleted
+        entries acknowledged.
     """
     command = script_command(
-        "remove_idle_consumers", as_int, [keys.stream], [group, min_idle_ms, consumer]
+        "remove_idle_consumers",
+        lambda reply: (int(reply[0]), int(reply[1])),
+        [keys.stream],
+        [group, min_idle_ms, consumer],
     )
-    return replace(command, default_if_missing=lambda: 0)
+    return replace(command, default_if_missing=lambda: (0, 0))
 
 
 def acquire_leader_lock(lock_key: str, holder: str, ttl_s: int) -> Command[bool]:
@@ -436,37 +437,3 @@ def release_leader_lock(lock_key: str, holder: str) -> Command[bool]:
     :return: a command that returns whether the lock was released.
     """
     return script_command("release_leader_lock", as_bool, [lock_key], [holder])
-
-
-def any_cancel_requested(keys: Keys) -> Command[bool]:
-    """Return whether the cancellation of any job was requested.
-
-    :param keys: the keys of the queue.
-    """
-    return redis_command("EXISTS", keys.cancelled, parse=as_bool)
-
-
-def cancel_requested_at(keys: Keys, job_ids: Sequence[str]) -> Command[list[int]]:
-    """Return when the cancellation of each job was requested, in milliseconds; -1 if it was not.
-
-    A request does not apply to a job with the same id that was created later.
-
-    :param keys: the keys of the queue.
-    :param job_ids: the ids of the jobs.
-    """
-    return redis_command(
-        "ZMSCORE",
-        keys.cancelled,
-        *job_ids,
-        parse=lambda reply: [-1 if score is None else as_score_ms(score) for score in reply],
-    )
-
-
-def clear_cancel_requests(keys: Keys, job_ids: Sequence[str]) -> Command[int]:
-    """Delete cancel requests.
-
-    :param keys: the keys of the queue.
-    :param job_ids: the ids of the jobs.
-    :return: a command that returns the number of deleted requests.
-    """
-    return redis_command("ZREM", keys.cancelled, *job_ids, parse=as_int)

@@ -13,7 +13,13 @@ from functools import partial
 from typing import Any
 
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
-from airflow_provider_chasqui.core.codec import decode_envelope, decode_job_name, encode_job
+from airflow_provider_chasqui.core.chunking import chunked
+from airflow_provider_chasqui.core.codec import (
+    decode_envelope,
+    decode_job_id,
+    decode_job_name,
+    encode_job,
+)
 from airflow_provider_chasqui.core.command import (
     Command,
     CommandFlow,
@@ -21,8 +27,17 @@ from airflow_provider_chasqui.core.command import (
     redis_command,
     script_command,
 )
+from airflow_provider_chasqui.core.commands.pages import (
+    MAX_PAGE_BYTES,
+    METADATA_BYTES,
+    RawEntry,
+    StreamPage,
+    is_cut,
+    read_entry,
+    read_page,
+)
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument
-from airflow_provider_chasqui.core.job import DeadLetter
+from airflow_provider_chasqui.core.job import DeadLetter, Job
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.resp import Arg
 from airflow_provider_chasqui.core.stream_id import StreamId
@@ -127,35 +142,59 @@ def _parse_int(raw: bytes | None) -> int | None:
     return int(raw) if raw is not None and raw.isdigit() and len(raw) < 20 else None
 
 
-def _parse_dead_letters(reply: Any) -> list[DeadLetter]:
-    return [parse_dead_letter(raw_entry) for raw_entry in reply]
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A dead letter whose job may be cut after its id, and the size of the whole entry."""
+
+    dead_letter: DeadLetter
+    size: int
+    cut: bool
 
 
-def page_oldest_first(
-    keys: Keys, after: str, count: int = PAGE_SIZE, last_id: str = "+"
-) -> Command[list[DeadLetter]]:
-    """Read a page of the DLQ, oldest first.
-
-    :param keys: the keys of the queue.
-    :param after: the id of the dead letter after which the page begins; `-` for the oldest.
-    :param count: the maximum number of dead letters.
-    :param last_id: the id of the last dead letter to return; `+` for the newest.
-    """
-    start = "-" if after == "-" else f"({after}"
-    return redis_command(
-        "XRANGE", keys.dlq, start, last_id, "COUNT", count, parse=_parse_dead_letters
-    )
+def _parse_candidate(raw_entry: RawEntry) -> _Candidate:
+    dead_letter, cut = parse_dead_letter(raw_entry), is_cut(raw_entry)
+    job_id = decode_job_id(dead_letter.raw) if cut else ""
+    if job_id and dead_letter.job is None:
+        job = Job(job_id, b"", 0, name=dead_letter.job_name)
+        dead_letter = replace(dead_letter, job=job)
+    return _Candidate(dead_letter, raw_entry[2], cut)
 
 
 def page_newest_first(keys: Keys, before: str, count: int = PAGE_SIZE) -> Command[list[DeadLetter]]:
-    """Read a page of the DLQ, newest first.
+    """Read a page of the DLQ, newest first, of at most `MAX_PAGE_BYTES`.
 
     :param keys: the keys of the queue.
     :param before: the id of the dead letter before which the page begins; `+` for the newest.
-    :param count: the maximum number of dead letters.
+    :param count: the maximum number of dead letters. A page is empty only at the end of the DLQ.
     """
     end = "+" if before == "+" else f"({before}"
-    return redis_command("XREVRANGE", keys.dlq, end, "-", "COUNT", count, parse=_parse_dead_letters)
+    command: Command[Any] = read_page(keys.dlq, end, "-", count, newest_first=True)
+    return replace(command, parse=lambda reply: [parse_dead_letter(row) for row in reply[1:]])
+
+
+def _scan(
+    keys: Keys, cursor: str | None, count: int, *, newest_first: bool = False, last_id: str = "+"
+) -> Command[StreamPage]:
+    """Read the metadata of dead letters after a cursor."""
+    first, last = ("+", "-") if newest_first else ("-", last_id)
+    start = first if cursor in (None, first) else f"({cursor}"
+    return read_page(
+        keys.dlq, start, last, count, newest_first=newest_first, max_value_bytes=METADATA_BYTES
+    )
+
+
+def _read_whole(keys: Keys, candidates: Sequence[_Candidate]) -> CommandFlow[list[DeadLetter]]:
+    """Return dead letters with their whole jobs; those that were deleted are left out."""
+    dead_letters: list[DeadLetter] = []
+    for chunk in chunked(candidates, lambda item: item.size, PAGE_SIZE, MAX_PAGE_BYTES):
+        commands = [read_entry(keys.dlq, item.dead_letter.id) for item in chunk if item.cut]
+        pages = iter((yield commands) if commands else ())
+        for item in chunk:
+            if not item.cut:
+                dead_letters.append(item.dead_letter)
+            else:
+                dead_letters += map(parse_dead_letter, next(pages).entries)
+    return dead_letters
 
 
 def get(keys: Keys, dead_letter_id: str) -> CommandFlow[DeadLetter | None]:
@@ -174,11 +213,14 @@ def get_many(keys: Keys, ids: Sequence[str]) -> CommandFlow[list[DeadLetter]]:
     :param keys: the keys of the queue.
     :param ids: the ids of the dead letters (not of their jobs).
     """
+    return (yield from _read_whole(keys, (yield from _scan_ids(keys, ids))))
+
+
+def _scan_ids(keys: Keys, ids: Sequence[str]) -> CommandFlow[list[_Candidate]]:
     pages = yield [
-        redis_command("XRANGE", keys.dlq, entry_id, entry_id, "COUNT", 1, parse=_parse_dead_letters)
-        for entry_id in ids
+        read_entry(keys.dlq, entry_id, max_value_bytes=METADATA_BYTES) for entry_id in ids
     ]
-    return [dead_letter for page in pages for dead_letter in page]
+    return [_parse_candidate(raw_entry) for page in pages for raw_entry in page.entries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,26 +251,29 @@ def search(
     :param limit: the maximum number of dead letters to return.
     :param cursor: the cursor of the page before, or the id of its last dead letter; None to begin.
     :param newest_first: the direction.
-    :param max_scanned: the number of dead letters after which to stop; None for no limit.
+    :param max_scanned: the number of dead letters after which to stop; None for no limit. With a
+        limit, the page also ends when its dead letters have `MAX_PAGE_BYTES`.
     """
-    read_page = page_newest_first if newest_first else page_oldest_first
-    position = cursor or ("+" if newest_first else "-")
+    position = cursor
     # One more than the limit shows whether there is a next page.
     page_size = min(PAGE_SIZE, limit + 1) if dlq_filter == _NO_FILTER else PAGE_SIZE
-    matches: list[DeadLetter] = []
-    scanned = 0
-    while max_scanned is None or scanned < max_scanned:
-        page = yield read_page(keys, position, page_size)
-        for dead_letter in page:
-            if len(matches) == limit:
-                return DeadLetterPage(matches, scanned, position)
+    matches: list[_Candidate] = []
+    scanned = matched_bytes = 0
+    has_more = True
+    while has_more and (max_scanned is None or scanned < max_scanned):
+        page = yield _scan(keys, position, page_size, newest_first=newest_first)
+        has_more = page.has_more
+        for candidate in map(_parse_candidate, page.entries):
+            too_large = max_scanned is not None and matched_bytes >= MAX_PAGE_BYTES
+            if len(matches) == limit or too_large:
+                return DeadLetterPage((yield from _read_whole(keys, matches)), scanned, position)
             scanned += 1
-            position = dead_letter.id
-            if dlq_filter.matches(dead_letter):
-                matches.append(dead_letter)
-        if len(page) < page_size:
-            return DeadLetterPage(matches, scanned, None)
-    return DeadLetterPage(matches, scanned, position)
+            position = candidate.dead_letter.id
+            if dlq_filter.matches(candidate.dead_letter):
+                matches.append(candidate)
+                matched_bytes += candidate.size
+    dead_letters = yield from _read_whole(keys, matches)
+    return DeadLetterPage(dead_letters, scanned, position if has_more else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,21 +393,27 @@ def replay_page(
 
 
 def _replay(
-    keys: Keys, max_replays: int, dry_run: bool, dead_letters: list[DeadLetter]
+    keys: Keys, max_replays: int, dry_run: bool, candidates: list[_Candidate]
 ) -> CommandFlow[DeadLetterReport]:
-    readable = [dead_letter for dead_letter in dead_letters if dead_letter.job is not None]
-    statuses = _REPLAYED * len(readable) if dry_run else b""
-    if not dry_run:
-        for start in range(0, len(readable), _REPLAY_CHUNK_SIZE):
-            chunk = readable[start : start + _REPLAY_CHUNK_SIZE]
-            statuses += yield replay_chunk(keys, chunk, max_replays)
+    if dry_run:
+        readable = sum(item.dead_letter.job is not None for item in candidates)
+        unreadable = len(candidates) - readable
+        return DeadLetterReport(len(candidates), readable, unreadable=unreadable, dry_run=True)
+    statuses = b""
+    unreadable = 0
+    for chunk in chunked(candidates, lambda item: item.size, _REPLAY_CHUNK_SIZE, MAX_PAGE_BYTES):
+        dead_letters = yield from _read_whole(keys, chunk)
+        statuses += _MISSING * (len(chunk) - len(dead_letters))
+        readable_ones = [item for item in dead_letters if item.job is not None]
+        unreadable += len(dead_letters) - len(readable_ones)
+        if readable_ones:
+            statuses += yield replay_chunk(keys, readable_ones, max_replays)
     return DeadLetterReport(
-        matched=len(dead_letters),
+        matched=len(candidates),
         affected=statuses.count(_REPLAYED),
         max_replays_reached=statuses.count(_MAX_REPLAYS_REACHED),
-        unreadable=len(dead_letters) - len(readable),
+        unreadable=unreadable,
         missing=statuses.count(_MISSING),
-        dry_run=dry_run,
     )
 
 
@@ -371,13 +422,15 @@ def replay_chunk(
 ) -> Command[bytes]:
     """Move readable dead letters back to the stream in one script call, as attempt 0.
 
+    A cancel request for such a job, from before the replay, is deleted.
+
     :param keys: the keys of the queue.
     :param dead_letters: the dead letters; each must have a job.
     :param max_replays: skip jobs that were already replayed this often; 0 for no limit.
     :return: a command that returns one character per dead letter: `1` replayed, `x` max_replays
         reached, `0` missing.
     """
-    key_names = [keys.dlq, keys.stream]
+    key_names = [keys.dlq, keys.stream, keys.cancel_requests]
     args: list[Arg] = [max_replays, REPLAY_COUNT_TTL_MS]
     for dead_letter in dead_letters:
         assert dead_letter.job is not None
@@ -389,6 +442,7 @@ def replay_chunk(
             encode_job(dead_letter.job, attempt=0),
             dead_letter.job_name,
             position.index if position else -1,
+            dead_letter.job.id,
         )
     return script_command("replay", bytes, key_names, args)
 
@@ -433,11 +487,11 @@ def purge_page(
 
 
 def _purge(
-    keys: Keys, dry_run: bool, dead_letters: list[DeadLetter]
+    keys: Keys, dry_run: bool, candidates: list[_Candidate]
 ) -> CommandFlow[DeadLetterReport]:
-    matched = deleted = len(dead_letters)
-    if dead_letters and not dry_run:
-        ids = [dead_letter.id for dead_letter in dead_letters]
+    matched = deleted = len(candidates)
+    if candidates and not dry_run:
+        ids = [item.dead_letter.id for item in candidates]
         deleted = yield redis_command("XDEL", keys.dlq, *ids, parse=as_int)
     return DeadLetterReport(matched, deleted, missing=matched - deleted, dry_run=dry_run)
 
@@ -448,17 +502,17 @@ def _process(
     page_range: PageRange,
     limit: int | None,
     max_scanned: int | None,
-    operation: Callable[[list[DeadLetter]], CommandFlow[DeadLetterReport]],
+    operation: Callable[[list[_Candidate]], CommandFlow[DeadLetterReport]],
     report: DeadLetterReport,
 ) -> CommandFlow[PageReport]:
     """Apply an operation to matching dead letters until a limit, `last_id` or the end."""
     ids = None if dlq_filter.ids is None else _ids_after(dlq_filter.ids, page_range.cursor)
     cursor, last_id = page_range.cursor, page_range.last_id or ""
     if ids is None and not last_id:
-        newest = yield page_newest_first(keys, "+", 1)
-        if not newest:
+        newest = yield _scan(keys, None, 1, newest_first=True)
+        if not newest.entries:
             return PageReport(report, 0, None, "")
-        last_id = newest[0].id
+        last_id = newest.entries[0][0].decode()
     if ids is not None:
         if page_range.cursor is None:
             report += DeadLetterReport(missing=len(dlq_filter.ids or ()) - len(ids))
@@ -473,20 +527,21 @@ def _process(
         if remaining is not None and (ids is not None or dlq_filter == _NO_FILTER):
             page_size = min(PAGE_SIZE, remaining)
         if ids is None:
-            page = yield page_oldest_first(keys, cursor or "-", page_size, last_id)
-            at_end = len(page) < page_size
-            cursor = page[-1].id if page else cursor
+            stream_page = yield _scan(keys, cursor, page_size, last_id=last_id)
+            page = [_parse_candidate(raw_entry) for raw_entry in stream_page.entries]
+            at_end = not stream_page.has_more
+            cursor = page[-1].dead_letter.id if page else cursor
         else:
             page_ids, ids = ids[:page_size], ids[page_size:]
-            page = yield from get_many(keys, page_ids)
+            page = yield from _scan_ids(keys, page_ids)
             report += DeadLetterReport(missing=len(page_ids) - len(page))
             at_end = not ids
             cursor = page_ids[-1]
         scanned += len(page)
-        matches = [dead_letter for dead_letter in page if dlq_filter.matches(dead_letter)]
+        matches = [item for item in page if dlq_filter.matches(item.dead_letter)]
         if remaining is not None and len(matches) > remaining:
             matches = matches[:remaining]
-            cursor, at_end = matches[-1].id, False
+            cursor, at_end = matches[-1].dead_letter.id, False
         report += yield from operation(matches)
         if at_end:
             return PageReport(report, scanned, None, last_id)

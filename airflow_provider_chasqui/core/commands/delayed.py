@@ -1,22 +1,12 @@
-"""Jobs that are not yet due: find, reschedule, cancel and promote delayed jobs, and repeats.
-
-Cancelling a job that is not delayed any more, or a whole batch, is also here.
-"""
+"""Jobs that are not yet due: find, reschedule and promote delayed jobs, and repeats."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
-from airflow_provider_chasqui.core.batch import (
-    BATCH_TTL_MS,
-    batch_job_id,
-    iter_set_bits,
-    parse_batch_job_id,
-)
 from airflow_provider_chasqui.core.codec import (
     decode_delayed_member,
     decode_job_id,
@@ -35,7 +25,8 @@ from airflow_provider_chasqui.core.command import (
     script_command,
 )
 from airflow_provider_chasqui.core.commands.enqueue import marker_ttl_s
-from airflow_provider_chasqui.core.errors import DecodeError
+from airflow_provider_chasqui.core.commands.pages import MAX_PAGE_BYTES
+from airflow_provider_chasqui.core.errors import DecodeError, KeyTypeMismatch
 from airflow_provider_chasqui.core.job import Job
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.core.repeat import (
@@ -44,14 +35,13 @@ from airflow_provider_chasqui.core.repeat import (
     RepeatStatus,
     decode_repeat,
     encode_repeat,
+    unknown_elements,
 )
 from airflow_provider_chasqui.core.resp import Arg
 from airflow_provider_chasqui.core.validation import require_int
 
 PAGE_SIZE = 1000
 _SCAN_COUNT = 5000
-_CANCEL_CHUNK_SIZE = 1000
-CANCEL_REQUEST_TTL_MS = 24 * 3600 * 1000
 
 
 # Find
@@ -69,12 +59,12 @@ def members_page(
 
     :param keys: the keys of the queue.
     :param start: the rank of the first member.
-    :param count: the maximum number of members.
+    :param count: the maximum number of members. The page also ends at `MAX_PAGE_BYTES`, so only an
+        empty page is the end of the set.
     :return: a command that returns the members and their due times in milliseconds.
     """
-    return redis_command(
-        "ZRANGE", keys.delayed, start, start + count - 1, "WITHSCORES", parse=parse_members
-    )
+    args: list[Arg] = [start, count, MAX_PAGE_BYTES]
+    return script_command("read_delayed_page", parse_members, [keys.delayed], args)
 
 
 def scan_members(
@@ -247,129 +237,46 @@ def delete_index(keys: Keys, job_ids: tuple[str, ...]) -> Command[int]:
     return redis_command("DEL", *(keys.delayed_index(job_id) for job_id in job_ids), parse=as_int)
 
 
-# Cancel
+def promote_and_delete_index(keys: Keys, limit: int) -> CommandFlow[PromotionResult]:
+    """Move due jobs to the stream and delete their index entries.
 
-
-def cancel(keys: Keys, job_id: str) -> CommandFlow[bool]:
-    """Cancel a delayed job.
-
-    :param keys: the keys of the queue.
-    :param job_id: the id of the job.
-    :return: False if the job is not delayed.
-    """
-    if (yield cancel_member(keys, job_id)):
-        return True
-    found = yield from find_member(keys, job_id)
-    if found is None:
-        return False
-    cancelled: bool = yield cancel_member(keys, job_id, found[0])
-    return cancelled
-
-
-def cancel_member(keys: Keys, job_id: str, member: bytes = b"") -> Command[bool]:
-    """Remove a member from the delayed set. A job of a batch counts as dead afterwards.
+    For programs that use a queue without workers. The index contains a copy of the payload.
 
     :param keys: the keys of the queue.
-    :param job_id: the id of the job.
-    :param member: the member; empty to take it from the index.
-    :return: a command that returns whether the member existed.
+    :param limit: the maximum number of jobs.
     """
-    position = parse_batch_job_id(job_id)
-    dead_bits = keys.batch_dead(position.batch_id, position.part) if position else keys.cancelled
-    key_names = [
-        keys.delayed,
-        keys.delayed_index(job_id),
-        keys.delayed_marker(job_id),
-        keys.dedup_marker(job_id),
-        dead_bits,
-    ]
-    bit = position.index if position else -1
-    return script_command("cancel", as_bool, key_names, [member, bit, BATCH_TTL_MS])
-
-
-def request_cancel(keys: Keys, job_id: str, now_ms: int) -> CommandFlow[None]:
-    """Request that workers drop a job if it waits, and interrupt it if it runs.
-
-    :param keys: the keys of the queue.
-    :param job_id: the id of the job.
-    :param now_ms: the current time in milliseconds. Requests older than a day are deleted.
-    """
-    yield [
-        redis_command("ZADD", keys.cancelled, now_ms, job_id, parse=as_int),
-        redis_command(
-            "ZREMRANGEBYSCORE", keys.cancelled, "-inf", now_ms - CANCEL_REQUEST_TTL_MS, parse=as_int
-        ),
-        redis_command("PEXPIRE", keys.cancelled, CANCEL_REQUEST_TTL_MS, parse=as_int),
-    ]
-
-
-def cancel_batch(keys: Keys, batch_id: str, now_ms: int) -> CommandFlow[int]:
-    """Cancel the delayed jobs of a batch and request the cancellation of its other open jobs.
-
-    :param keys: the keys of the queue.
-    :param batch_id: the id of the batch.
-    :param now_ms: the current time in milliseconds.
-    :return: the number of jobs that had not finished.
-    """
-    open_jobs = yield from _cancel_delayed_jobs(keys, batch_id)
-    sent_counts = yield redis_command("HGETALL", keys.batch(batch_id), parse=_parse_sent_counts)
-    for part, sent in sorted(sent_counts.items()):
-        bitmaps = yield [
-            redis_command("GET", keys.batch_done(batch_id, part), parse=as_raw),
-            redis_command("GET", keys.batch_dead(batch_id, part), parse=as_raw),
-        ]
-        finished = {index for bitmap in bitmaps for index in iter_set_bits(bitmap or b"")}
-        job_ids = (batch_job_id(batch_id, part, i) for i in range(sent) if i not in finished)
-        open_jobs += yield from _request_cancels(keys, job_ids, now_ms)
-    return open_jobs
-
-
-def _parse_sent_counts(reply: list[bytes]) -> dict[int, int]:
-    return {
-        int(field[5:]): int(value) for field, value in as_pairs(reply) if field.startswith(b"sent:")
-    }
-
-
-def _cancel_delayed_jobs(keys: Keys, batch_id: str) -> CommandFlow[int]:
-    start = cancelled = 0
-    while members := (yield members_page(keys, start)):
-        commands = [
-            cancel_member(keys, job.id, member)
-            for member, _ in members
-            if (job := decode_or_none(member))
-            and (position := parse_batch_job_id(job.id))
-            and position.batch_id == batch_id
-        ]
-        removed = sum((yield commands)) if commands else 0
-        cancelled += removed
-        start += len(members) - removed
-    return cancelled
-
-
-def _request_cancels(keys: Keys, job_ids: Iterator[str], now_ms: int) -> CommandFlow[int]:
-    requested = 0
-    while chunk := list(islice(job_ids, _CANCEL_CHUNK_SIZE)):
-        scored: list[Arg] = [arg for job_id in chunk for arg in (now_ms, job_id)]
-        yield [
-            redis_command("ZADD", keys.cancelled, *scored, parse=as_int),
-            redis_command("PEXPIRE", keys.cancelled, CANCEL_REQUEST_TTL_MS, parse=as_int),
-        ]
-        requested += len(chunk)
-    return requested
+    promoted: PromotionResult = yield promote(keys, limit)
+    if promoted.job_ids:
+        yield delete_index(keys, promoted.job_ids)
+    return promoted
 
 
 # Repeats
 
 
-def upsert_repeat(keys: Keys, repeat: Repeat, now_ms: int) -> Command[int]:
+def get_repeat_spec(keys: Keys, key: str) -> Command[bytes | None]:
+    """Return the encoded specification of a repeat, or None.
+
+    :param keys: the keys of the queue.
+    :param key: the key of the repeat.
+    """
+    return redis_command("HGET", keys.repeat_spec(key), "spec", parse=as_raw)
+
+
+def upsert_repeat(
+    keys: Keys, repeat: Repeat, now_ms: int, stored_spec: bytes | None = None
+) -> Command[int]:
     """Create or replace a repeat and schedule its first run.
 
     :param keys: the keys of the queue.
     :param repeat: the repeat.
     :param now_ms: the current time in milliseconds.
+    :param stored_spec: the specification to replace. What a newer version of ChasquiMQ has added to
+        it is kept.
     """
     key_names = [keys.repeat, keys.repeat_spec(repeat.key)]
-    args: list[Arg] = [repeat.first_fire(now_ms), repeat.key, encode_repeat(repeat)]
+    spec = encode_repeat(repeat, unknown_elements(stored_spec or b""))
+    args: list[Arg] = [repeat.first_fire(now_ms), repeat.key, spec]
     return script_command("repeat_upsert", as_int, key_names, args)
 
 
@@ -394,37 +301,60 @@ def list_repeats(keys: Keys, limit: int) -> CommandFlow[list[RepeatStatus]]:
     scored = yield redis_command(
         "ZRANGE", keys.repeat, 0, limit - 1, "WITHSCORES", parse=_parse_repeat_scores
     )
-    specs = yield [_get_repeat_spec(keys, key) for key, _ in scored]
+    specs = yield from _get_repeat_specs(keys, [key for key, _ in scored])
     statuses = []
-    for (_, next_run_ms), (spec, run_count) in zip(scored, specs, strict=True):
+    for (_, score), (spec, run_count) in zip(scored, specs, strict=True):
         runs = int(run_count) if run_count is not None and run_count.isdigit() else 0
         try:
-            statuses.append(RepeatStatus(decode_repeat(spec or b""), next_run_ms, runs))
+            repeat = decode_repeat(spec or b"")
         except DecodeError:
             continue
+        statuses.append(RepeatStatus(repeat, as_score_ms(score), runs))
     return statuses
 
 
-def _parse_repeat_scores(reply: Any) -> list[tuple[str, int]]:
-    return [
-        (key.decode("utf-8", "surrogateescape"), as_score_ms(score))
-        for key, score in as_pairs(reply)
-    ]
+def _parse_repeat_scores(reply: Any) -> list[tuple[str, bytes]]:
+    return [(key.decode("utf-8", "surrogateescape"), score) for key, score in as_pairs(reply)]
 
 
-def _get_repeat_spec(keys: Keys, key: str) -> Command[Any]:
-    return redis_command("HMGET", keys.repeat_spec(key), "spec", "fired", parse=as_raw)
+def _get_repeat_specs(
+    keys: Keys, repeat_keys: Sequence[str]
+) -> CommandFlow[list[tuple[bytes | None, bytes | None]]]:
+    """Return the specification and the number of runs per repeat.
+
+    The specification is None if it does not exist, and empty if its key has another type.
+    """
+    try:
+        specs: list[tuple[bytes | None, bytes | None]] = yield [
+            redis_command("HMGET", keys.repeat_spec(key), "spec", "fired", parse=as_raw)
+            for key in repeat_keys
+        ]
+        return specs
+    except KeyTypeMismatch:
+        if len(repeat_keys) == 1:
+            return [(b"", None)]
+    middle = len(repeat_keys) // 2
+    first = yield from _get_repeat_specs(keys, repeat_keys[:middle])
+    second = yield from _get_repeat_specs(keys, repeat_keys[middle:])
+    return [*first, *second]
+
+
+def server_time_ms() -> Command[int]:
+    """Return the server's clock in milliseconds since the epoch."""
+    return redis_command("TIME", parse=lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
 
 
 def due_repeats(
-    keys: Keys, now_ms: int, limit: int
-) -> CommandFlow[list[tuple[str, int, bytes | None]]]:
+    keys: Keys, now_ms: int, offset: int, limit: int
+) -> CommandFlow[list[tuple[str, bytes, bytes | None]]]:
     """Return the repeats that are due.
 
     :param keys: the keys of the queue.
     :param now_ms: the current time in milliseconds.
+    :param offset: the number of repeats to skip.
     :param limit: the maximum number of repeats.
-    :return: per repeat the key, the due time in milliseconds and the encoded specification.
+    :return: per repeat the key, the score and the encoded specification, which is None if it does
+        not exist and empty if its key has another type.
     """
     scored = yield redis_command(
         "ZRANGEBYSCORE",
@@ -433,37 +363,41 @@ def due_repeats(
         now_ms,
         "WITHSCORES",
         "LIMIT",
-        0,
+        offset,
         limit,
         parse=_parse_repeat_scores,
     )
-    specs = yield [_get_repeat_spec(keys, key) for key, _ in scored]
-    return [(key, due_ms, spec) for (key, due_ms), (spec, _) in zip(scored, specs, strict=True)]
+    specs = yield from _get_repeat_specs(keys, [key for key, _ in scored])
+    return [(key, score, spec) for (key, score), (spec, _) in zip(scored, specs, strict=True)]
 
 
-def next_repeat_ms(keys: Keys) -> Command[int | None]:
-    """Return the earliest next run of any repeat in milliseconds, or None.
+def next_repeat_ms(keys: Keys, now_ms: int) -> Command[int | None]:
+    """Return the earliest run of any repeat after a time in milliseconds, or None.
 
     :param keys: the keys of the queue.
+    :param now_ms: the time in milliseconds.
     """
     return redis_command(
-        "ZRANGE",
+        "ZRANGEBYSCORE",
         keys.repeat,
-        0,
-        0,
+        f"({now_ms}",
+        "+inf",
         "WITHSCORES",
+        "LIMIT",
+        0,
+        1,
         parse=lambda reply: as_score_ms(reply[1]) if reply else None,
     )
 
 
 def enqueue_due_repeats(
-    keys: Keys, repeat: Repeat, score_ms: int, due: DueFires, job_ids: Sequence[str], now_ms: int
+    keys: Keys, repeat: Repeat, score: Arg, due: DueFires, job_ids: Sequence[str], now_ms: int
 ) -> Command[tuple[int, bool]]:
     """Enqueue the due runs of a repeat and schedule the next one.
 
     :param keys: the keys of the queue.
     :param repeat: the repeat.
-    :param score_ms: the due time that the caller has read. If it changed, nothing is written.
+    :param score: the score that the caller has read. If it changed, nothing is written.
     :param due: the due runs and the next one.
     :param job_ids: one job id per due run.
     :param now_ms: the current time in milliseconds.
@@ -472,7 +406,7 @@ def enqueue_due_repeats(
     """
     args: list[Arg] = [
         repeat.key,
-        score_ms,
+        score,
         due.next_fire_ms,
         repeat.limit or 0,
         repeat.end_ms or 0,

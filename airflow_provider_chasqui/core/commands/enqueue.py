@@ -39,6 +39,7 @@ from airflow_provider_chasqui.core.command import (
     script_command,
 )
 from airflow_provider_chasqui.core.commands.events import emit
+from airflow_provider_chasqui.core.commands.idempotency import IDEMPOTENCY_TTL_MS
 from airflow_provider_chasqui.core.config import QueueConfig, WriteConcern
 from airflow_provider_chasqui.core.durations import to_ms
 from airflow_provider_chasqui.core.errors import ChasquiError, QueueFull, ReplicationTimeout
@@ -57,8 +58,6 @@ from airflow_provider_chasqui.core.resp import (
     encode_args,
 )
 
-# How long Redis remembers an IDMP id by default.
-IDEMPOTENCY_TTL_MS = 100_000
 TRACE_TTL_S = 7 * 24 * 3600
 _MARKER_GRACE_S = 3600
 _ADDED_FLAG = ord("1")
@@ -126,10 +125,19 @@ def add_many(
     created: dict[int, bool] = {}
     chunk_number = 0
     for pipeline in _pipelines(jobs, config.max_len is not None):
-        commands: list[Any] = [
-            _chunk_command(keys, [jobs[index] for index in chunk], config, call, number, now_ms)
-            for number, chunk in enumerate(pipeline, chunk_number)
-        ]
+        commands: list[Any] = []
+        previous_token: str | None = None
+        for number, chunk in enumerate(pipeline, chunk_number):
+            chunk_jobs = [jobs[index] for index in chunk]
+            if len(pipeline) == 1 or chunk_jobs[0].run_at_ms is not None:
+                commands.append(_chunk_command(keys, chunk_jobs, config, call, number, now_ms))
+                continue
+            # Each chunk depends on the one before. If a chunk must be sent again, the server
+            # refuses the chunks after it, and they are sent again in order.
+            token = call.idempotency_token(number)
+            max_len = config.max_len or 0
+            commands.append(add_jobs(keys, chunk_jobs, max_len, token, previous_token))
+            previous_token = token
         chunk_number += len(pipeline)
         try:
             flags = yield from replication_waiter.send(commands)
@@ -144,8 +152,8 @@ def add_many(
         created_jobs = [job for index, job in enumerate(jobs) if created[index]]
         # The jobs are added. A failure to emit an event must not be reported as a failed add.
         with suppress(ChasquiError):
-            for chunk_jobs in chunked(created_jobs, lambda _: 0, MAX_CHUNK_JOBS * 4, 1):
-                yield emit_enqueue_events(keys, chunk_jobs, now_ms)
+            for event_jobs in chunked(created_jobs, lambda _: 0, MAX_CHUNK_JOBS * 4, 1):
+                yield emit_enqueue_events(keys, event_jobs, now_ms)
     replication_waiter.check(jobs[0].job_id if len(jobs) == 1 else None)
     return EnqueueResults(
         [job.job_id for job in jobs], [created[index] for index in range(len(jobs))]
@@ -182,7 +190,7 @@ def _chunk_command(
 ) -> Command[list[bool]] | DialectCommand[list[bool]]:
     if chunk[0].run_at_ms is not None:
         return schedule_jobs(keys, chunk, now_ms, call.idempotency_token(index))
-    if len(chunk) == 1 and not config.max_len and not chunk[0].dedup_ttl_ms:
+    if len(chunk) == 1 and not config.max_len and not chunk[0].has_explicit_id:
         return add(keys, chunk[0], call, index)
     return add_jobs(keys, chunk, config.max_len or 0, call.idempotency_token(index))
 
@@ -190,11 +198,10 @@ def _chunk_command(
 def add(
     keys: Keys, job: EncodedJob, call: ProducerCall, index: int = 0
 ) -> DialectCommand[list[bool]]:
-    """Add one immediate job without a dedup TTL.
+    """Add one immediate job with a generated id.
 
     The native dialect sends XADD with IDMP, which needs no marker key. The portable dialect writes
-    an equivalent marker. Both identify the producer call, not the job id. A second call with the
-    same job id therefore adds a second job; use `dedup_ttl` to prevent that.
+    an equivalent marker. Both identify the producer call.
 
     :param keys: the keys of the queue.
     :param job: the job.
@@ -225,22 +232,45 @@ def _always_added(_: Any) -> list[bool]:
 
 
 def add_jobs(
-    keys: Keys, jobs: Sequence[EncodedJob], max_len: int, token: str
+    keys: Keys,
+    jobs: Sequence[EncodedJob],
+    max_len: int,
+    token: str,
+    previous_token: str | None = None,
 ) -> Command[list[bool]]:
     """Add immediate jobs in one script call, either all of them or none.
+
+    The idempotency token identifies the call, not the job id. A second call with the same job id
+    therefore adds a second job; use `dedup_ttl` to prevent that.
 
     :param keys: the keys of the queue.
     :param jobs: the jobs.
     :param max_len: refuse the call if the stream would become longer; 0 for no limit.
     :param token: the idempotency token of the call.
+    :param previous_token: the token of the chunk that must have been added before; None for the
+        first one.
     :return: a command that returns one flag per job, whether this call has added it.
     """
-    dedup_markers = [keys.dedup_marker(job.job_id) for job in jobs if job.dedup_ttl_ms]
+    key_names = [keys.stream, keys.idempotency_marker(token), keys.cancel_requests]
     args: list[Arg] = [max_len, IDEMPOTENCY_TTL_MS]
     for job in jobs:
-        args += (job.envelope, job.job_name, job.dedup_ttl_ms)
-    key_names = [keys.stream, keys.idempotency_marker(token), *dedup_markers]
+        args += (job.envelope, job.job_name, job.dedup_ttl_ms, int(job.has_explicit_id))
+        if job.has_explicit_id:
+            key_names += result_keys(keys, job.job_id)
+        if job.dedup_ttl_ms:
+            key_names.append(keys.dedup_marker(job.job_id))
+    if previous_token is not None:
+        key_names.append(keys.idempotency_marker(previous_token))
     return script_command("add", parse_added_flags, key_names, args)
+
+
+def result_keys(keys: Keys, job_id: str) -> tuple[str, str, str]:
+    """Return the keys of an earlier job with the same id that a new job deletes.
+
+    :param keys: the keys of the queue.
+    :param job_id: the id that the caller gave.
+    """
+    return keys.result(job_id), keys.progress(job_id), keys.progress_value(job_id)
 
 
 def schedule_jobs(
@@ -254,7 +284,7 @@ def schedule_jobs(
     :param token: the idempotency token of the call.
     :return: a command that returns one flag per job, whether this call has added it.
     """
-    key_names = [keys.delayed, keys.idempotency_marker(token)]
+    key_names = [keys.delayed, keys.idempotency_marker(token), keys.cancel_requests]
     args: list[Arg] = [IDEMPOTENCY_TTL_MS]
     for job in jobs:
         run_at_ms = job.run_at_ms or now_ms
@@ -267,6 +297,7 @@ def schedule_jobs(
         )
         if job.has_explicit_id:
             key_names += (keys.delayed_marker(job.job_id), keys.delayed_index(job.job_id))
+            key_names += result_keys(keys, job.job_id)
         if job.dedup_ttl_ms:
             key_names.append(keys.dedup_marker(job.job_id))
     return script_command("schedule", parse_added_flags, key_names, args)
@@ -365,12 +396,11 @@ def add_simple_jobs(
     for job_name in set(jobs.names):
         encode_job_name(job_name)
 
-    def build_chunk(start: int, token: str) -> Command[list[str]]:
+    def build_chunk(start: int, token: str, previous_token: str | None) -> Command[list[str]]:
         bounds = slice(start, start + MAX_CHUNK_JOBS)
         chunk = SimpleJobs(jobs.payloads[bounds], jobs.names[bounds])
-        return add_simple_chunk(
-            keys, chunk, ulid_generator.next_many(now_ms, len(chunk.names)), now_ms, token
-        )
+        ids = ulid_generator.next_many(now_ms, len(chunk.names))
+        return add_simple_chunk(keys, chunk, ids, now_ms, token, previous_token)
 
     replication_waiter = ReplicationWaiter(keys, config)
     starts = range(0, len(jobs.names), MAX_CHUNK_JOBS)
@@ -379,7 +409,14 @@ def add_simple_jobs(
         # Deferred, so that the client encodes a chunk while the server executes the one before.
         commands = [
             DeferredCommand(
-                "add_simple_jobs", partial(build_chunk, start, call.idempotency_token(number))
+                "add_simple_jobs",
+                partial(
+                    build_chunk,
+                    start,
+                    call.idempotency_token(number),
+                    # As in `add_many`, a chunk is refused if the one before was not added.
+                    call.idempotency_token(number - 1) if number > first else None,
+                ),
             )
             for number, start in enumerate(starts[first : first + MAX_PIPELINE_CHUNKS], first)
         ]
@@ -389,7 +426,12 @@ def add_simple_jobs(
 
 
 def add_simple_chunk(
-    keys: Keys, jobs: SimpleJobs, ids: Sequence[str], now_ms: int, token: str
+    keys: Keys,
+    jobs: SimpleJobs,
+    ids: Sequence[str],
+    now_ms: int,
+    token: str,
+    previous_token: str | None = None,
 ) -> Command[list[str]]:
     """Add jobs in one script call.
 
@@ -398,6 +440,8 @@ def add_simple_chunk(
     :param ids: the ids of the jobs; ULIDs.
     :param now_ms: the current time in milliseconds.
     :param token: the idempotency token of the call.
+    :param previous_token: the token of the chunk that must have been added before; None for the
+        first one.
     :return: a command that returns the ids.
     """
     encoded = _encode_envelopes(ids, jobs.payloads, encode_envelope_suffix(now_ms, 0, None))
@@ -408,9 +452,10 @@ def add_simple_chunk(
         count = end - start
         args += (job_name.encode(), count, EncodedArgs(count, b"".join(encoded[start:end])))
         start = end
-    return script_command(
-        "add_simple_jobs", lambda _: list(ids), [keys.stream, keys.idempotency_marker(token)], args
-    )
+    key_names = [keys.stream, keys.idempotency_marker(token)]
+    if previous_token is not None:
+        key_names.append(keys.idempotency_marker(previous_token))
+    return script_command("add_simple_jobs", lambda _: list(ids), key_names, args)
 
 
 def _encode_envelopes(ids: Sequence[str], payloads: Sequence[bytes], suffix: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Read the state of a queue: counts, one job, pages of jobs, consumer groups, throughput.
+"""Read the state of a queue: counts, one job, pages of jobs, consumer groups.
 
 Apart from `save_progress`, which a worker uses to store what `get_progress` returns, no command
 here writes.
@@ -7,9 +7,8 @@ here writes.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
@@ -27,13 +26,26 @@ from airflow_provider_chasqui.core.command import (
     redis_command,
     script_command,
 )
-from airflow_provider_chasqui.core.commands import batches, dead_letters, delayed, events
+from airflow_provider_chasqui.core.commands import (
+    batches,
+    dead_letters,
+    delayed,
+    events,
+    flow_control,
+)
 from airflow_provider_chasqui.core.commands.consumer_group import (
     NO_SIZE_LIMIT,
     parse_entry,
     pending_count,
 )
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
+from airflow_provider_chasqui.core.commands.pages import (
+    MAX_PAGE_BYTES,
+    METADATA_BYTES,
+    StreamPage,
+    read_entry,
+    read_page,
+)
 from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.job import Job, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
@@ -44,6 +56,8 @@ R = TypeVar("R")
 
 PAGE_SIZE = 1000
 _MAX_PENDING = 1000
+# More than the bytes before the id in an envelope.
+_ID_OFFSET_BYTES = 64
 _BATCH_SCAN_COUNT = 2000
 _PROGRESS_TTL_S = 3600
 _QUEUE_KEY = re.compile(r"\{chasqui:([^{}]+)\}:(stream|dlq|events|delayed|repeat)\Z", re.DOTALL)
@@ -58,6 +72,7 @@ class Depth:
 
     `lag` is the number of entries that the consumer group has not read; None if the server does not
     know it. `oldest_entry_ms` and `next_due_ms` are timestamps in milliseconds since the epoch.
+    `paused` tells whether the queue is paused. Jobs whose name is paused count as delayed.
     """
 
     waiting: int
@@ -69,6 +84,8 @@ class Depth:
     next_due_ms: int | None
     consumers: int
     repeats: int
+    paused: bool = False
+    paused_job_names: tuple[str, ...] = ()
 
 
 def depth(keys: Keys, group: str) -> CommandFlow[Depth]:
@@ -77,7 +94,17 @@ def depth(keys: Keys, group: str) -> CommandFlow[Depth]:
     :param keys: the keys of the queue.
     :param group: the consumer group of the workers.
     """
-    entries, pending, groups, delayed_count, dead, first_entry, first_due, repeats = yield [
+    (
+        entries,
+        pending,
+        groups,
+        delayed_count,
+        dead,
+        first_entry,
+        first_due,
+        repeats,
+        *pauses,
+    ) = yield [
         redis_command("XLEN", keys.stream, parse=as_int),
         pending_count(keys, group),
         consumer_groups(keys),
@@ -86,8 +113,13 @@ def depth(keys: Keys, group: str) -> CommandFlow[Depth]:
         redis_command("XRANGE", keys.stream, "-", "+", "COUNT", 1, parse=as_raw),
         redis_command("ZRANGE", keys.delayed, 0, 0, "WITHSCORES", parse=as_raw),
         redis_command("ZCARD", keys.repeat, parse=as_int),
+        *flow_control.pause_state_commands(keys),
     ]
     group_info = next((info for info in groups if info.name == group), None)
+    pause_state = flow_control.parse_pause_state(*pauses)
+    next_due_ms = as_score_ms(first_due[1]) if first_due else None
+    if next_due_ms is not None and next_due_ms >= flow_control.PARKED_FROM_MS:
+        next_due_ms = None
     return Depth(
         waiting=max(0, entries - pending),
         running=pending,
@@ -95,9 +127,11 @@ def depth(keys: Keys, group: str) -> CommandFlow[Depth]:
         dead=dead,
         lag=group_info.lag if group_info else entries,
         oldest_entry_ms=_entry_ms(first_entry[0]) if first_entry else None,
-        next_due_ms=as_score_ms(first_due[1]) if first_due else None,
+        next_due_ms=next_due_ms,
         consumers=group_info.consumers if group_info else 0,
         repeats=repeats,
+        paused=pause_state.queue,
+        paused_job_names=tuple(sorted(pause_state.job_names)),
     )
 
 
@@ -137,6 +171,21 @@ def _parse_consumer_groups(reply: Any) -> list[ConsumerGroup]:
             )
         )
     return groups
+
+
+def oldest_unread_ms(keys: Keys, group: str) -> CommandFlow[int | None]:
+    """Return when the oldest entry that the group has not read was added, in milliseconds.
+
+    :param keys: the keys of the queue.
+    :param group: the consumer group of the workers.
+    :return: the time, or None if the group has read every entry.
+    """
+    groups = yield consumer_groups(keys)
+    last_read = next((info.last_delivered_id for info in groups if info.name == group), "0-0")
+    first = yield redis_command(
+        "XRANGE", keys.stream, f"({last_read}", "+", "COUNT", 1, parse=as_raw
+    )
+    return _entry_ms(first[0]) if first else None
 
 
 def entries_added(stream: str) -> Command[int | None]:
@@ -237,34 +286,36 @@ def _search_stream(
     start_ms = created_after_ms
     if start_ms is None:
         start_ms = events.earliest_creation_ms(job_id)
-    page = yield read_entries(keys, "-" if start_ms is None else str(start_ms))
-    if not page and start_ms is not None and created_after_ms is None:
-        # Every entry is older than the time in the id, so the id may not be a ULID.
-        page = yield read_entries(keys, "-")
     needle = job_id.encode("utf-8", "surrogatepass")
+    # The id is at the beginning of an envelope, so the payloads need not be transferred.
+    max_value_bytes = len(needle) + _ID_OFFSET_BYTES
+
+    def scan(start: str) -> Command[StreamPage]:
+        return read_page(keys.stream, start, "+", PAGE_SIZE, max_value_bytes=max_value_bytes)
+
+    page = yield scan("-" if start_ms is None else str(start_ms))
+    if not page.entries and start_ms is not None and created_after_ms is None:
+        # Every entry is older than the time in the id, so the id may not be a ULID.
+        page = yield scan("-")
     scanned = 0
-    while page:
-        for raw_entry in page:
+    while page.entries:
+        for raw_entry in page.entries:
             if not any(needle in field for field in raw_entry[1]):
                 continue
-            entry = parse_entry(raw_entry, NO_SIZE_LIMIT)
+            found, pending = yield [
+                read_entry(keys.stream, raw_entry[0].decode()),
+                _read_pending(keys, group, raw_entry[0], raw_entry[0], 1),
+            ]
+            entry = parse_entry(found.entries[0][:2], NO_SIZE_LIMIT) if found.entries else None
             if isinstance(entry, StreamEntry) and entry.job.id == job_id:
-                pending = yield redis_command(
-                    "XPENDING",
-                    keys.stream,
-                    group,
-                    entry.id,
-                    entry.id,
-                    1,
-                    parse=as_raw,
-                    default_if_missing=list,
-                )
                 state = "running" if pending else "waiting"
                 return JobStatus(state, entry.job, entry.id), True
-        scanned += len(page)
+        if not page.has_more:
+            return None, True
+        scanned += len(page.entries)
         if max_scanned is not None and scanned >= max_scanned:
-            return None, len(page) < PAGE_SIZE
-        page = yield read_entries(keys, f"({page[-1][0].decode()}")
+            return None, False
+        page = yield scan(f"({page.entries[-1][0].decode()}")
     return None, True
 
 
@@ -307,31 +358,14 @@ def read_entries(keys: Keys, start: str, count: int = PAGE_SIZE) -> Command[list
 
     :param keys: the keys of the queue.
     :param start: where the page begins, as XRANGE takes it: `-`, an entry id, or `(` and an id.
-    :param count: the maximum number of entries.
+    :param count: the maximum number of entries. The page also ends at `MAX_PAGE_BYTES`, so only an
+        empty page is the end of the stream.
     """
-    return redis_command("XRANGE", keys.stream, start, "+", "COUNT", count, parse=as_raw)
+    page: Command[Any] = read_page(keys.stream, start, "+", count)
+    return replace(page, parse=lambda reply: [entry[:2] for entry in reply[1:]])
 
 
-def get_result(keys: Keys, job_id: str) -> Command[tuple[bool, Any]]:
-    """Return whether a result is stored, and the result.
-
-    :param keys: the keys of the queue.
-    :param job_id: the id of the job.
-    :raises DecodeError: by the command, if the stored result is not readable.
-    """
-
-    def parse(reply: Any) -> tuple[bool, Any]:
-        try:
-            return _parse_result(reply)
-        except DecodeError as error:
-            error.job_id = job_id
-            raise
-
-    return redis_command("GET", keys.result(job_id), parse=parse)
-
-
-def _parse_result(reply: Any) -> tuple[bool, Any]:
-    return (False, None) if reply is None else (True, decode_payload(reply))
+_MAX_PERCENT = 100
 
 
 def get_progress(keys: Keys, job_id: str) -> Command[Any]:
@@ -340,19 +374,40 @@ def get_progress(keys: Keys, job_id: str) -> Command[Any]:
     :param keys: the keys of the queue.
     :param job_id: the id of the job.
     """
-    return redis_command("GET", keys.progress(job_id), parse=lambda reply: _parse_result(reply)[1])
+    return redis_command(
+        "MGET", keys.progress_value(job_id), keys.progress(job_id), parse=_parse_progress
+    )
+
+
+def _parse_progress(reply: Sequence[bytes | None]) -> Any:
+    value, percent = reply
+    if value:
+        return decode_payload(value)
+    if percent is not None and percent.isdigit():
+        return int(percent)
+    return None
 
 
 def save_progress(keys: Keys, values: Mapping[str, bytes]) -> Command[int]:
     """Store the progress that running handlers report.
 
+    An integer from 0 to 100 is stored as newer versions of ChasquiMQ do: as decimal text. Any other
+    value has a key of its own, which is empty if the last value is such an integer.
+
     :param keys: the keys of the queue.
-    :param values: the encoded progress by job id.
+    :param values: the progress as MessagePack by job id.
     """
-    args: list[Arg] = [_PROGRESS_TTL_S, *values.values()]
-    return script_command(
-        "save_progress", as_int, [keys.progress(job_id) for job_id in values], args
-    )
+    key_names: list[str] = []
+    args: list[Arg] = [_PROGRESS_TTL_S]
+    for job_id, value in values.items():
+        # MessagePack encodes an integer up to 127 as one byte.
+        is_percent = len(value) == 1 and value[0] <= _MAX_PERCENT
+        if is_percent:
+            key_names.append(keys.progress(job_id))
+            args.append(value[0])
+        key_names.append(keys.progress_value(job_id))
+        args.append(b"" if is_percent else value)
+    return script_command("save_progress", as_int, key_names, args)
 
 
 # Pages of jobs
@@ -403,12 +458,20 @@ def jobs_page(
         groups = yield consumer_groups(keys)
         last_read_id = next((info.last_delivered_id for info in groups if info.name == group), None)
         start = "-" if last_read_id is None else f"({last_read_id}"
-    entries = yield read_entries(keys, start, count)
-    if not entries:
+    page = yield read_page(keys.stream, start, "+", count)
+    if not page.entries:
         return JobPage([], None)
-    pending = yield _read_pending(keys, group, entries[0][0], entries[-1][0], _MAX_PENDING)
-    rows = [_job_row(entry, pending.get(entry[0].decode())) for entry in entries]
-    return JobPage(rows, rows[-1].entry_id if len(entries) == count else None)
+    first_id, last_id = page.entries[0][0], page.entries[-1][0]
+    pending: dict[str, _PendingInfo] = {}
+    while True:
+        # The range may also contain pending entries that were deleted from the stream.
+        more = yield _read_pending(keys, group, first_id, last_id, _MAX_PENDING)
+        pending |= more
+        if len(more) < _MAX_PENDING:
+            break
+        first_id = f"({list(more)[-1]}"
+    rows = [_job_row(entry, pending.get(entry[0].decode())) for entry in page.entries]
+    return JobPage(rows, rows[-1].entry_id if page.has_more else None)
 
 
 def running_jobs_page(
@@ -425,16 +488,24 @@ def running_jobs_page(
     pending = yield _read_pending(keys, group, start, "+", count)
     if not pending:
         return JobPage([], None)
-    replies = yield [
-        redis_command("XRANGE", keys.stream, entry_id, entry_id, "COUNT", 1, parse=as_raw)
-        for entry_id in pending
+    sizes = yield [
+        read_entry(keys.stream, entry_id, max_value_bytes=METADATA_BYTES) for entry_id in pending
     ]
+    shown: list[str] = []
+    total_bytes = 0
+    for entry_id, metadata in zip(pending, sizes, strict=True):
+        total_bytes += metadata.entries[0][2] if metadata.entries else 0
+        if shown and total_bytes > MAX_PAGE_BYTES:
+            break
+        shown.append(entry_id)
+    pages = yield [read_entry(keys.stream, entry_id) for entry_id in shown]
     # A pending entry may have been deleted from the stream. It is listed without its fields.
     rows = [
-        _job_row(entries[0] if entries else (entry_id.encode(), ()), info)
-        for entries, (entry_id, info) in zip(replies, pending.items(), strict=True)
+        _job_row(page.entries[0] if page.entries else (entry_id.encode(), ()), pending[entry_id])
+        for entry_id, page in zip(shown, pages, strict=True)
     ]
-    return JobPage(rows, list(pending)[-1] if len(pending) == count else None)
+    has_more = len(shown) < len(pending) or len(pending) == count
+    return JobPage(rows, shown[-1] if has_more else None)
 
 
 # The consumer, the idle time in ms and the number of deliveries.
@@ -484,18 +555,31 @@ class DelayedRow:
     job: Job | None
 
 
-def delayed_jobs_page(keys: Keys, start: int, count: int) -> CommandFlow[list[DelayedRow]]:
+@dataclass(frozen=True, slots=True)
+class DelayedPage:
+    """A page of delayed jobs. `next_start` is the rank of the next one; None after the last."""
+
+    rows: list[DelayedRow]
+    next_start: int | None
+
+
+def delayed_jobs_page(keys: Keys, start: int, count: int) -> CommandFlow[DelayedPage]:
     """Return a page of delayed jobs, the earliest due time first.
 
     :param keys: the keys of the queue.
     :param start: the rank of the first job.
-    :param count: the maximum number of jobs.
+    :param count: the maximum number of jobs. The page also ends at `MAX_PAGE_BYTES`.
     """
-    members = yield delayed.members_page(keys, start, count)
-    return [
+    members, total = yield [
+        delayed.members_page(keys, start, count),
+        redis_command("ZCARD", keys.delayed, parse=as_int),
+    ]
+    rows = [
         DelayedRow(due_ms, len(member), delayed.decode_or_none(member))
         for member, due_ms in members
     ]
+    end = start + len(rows)
+    return DelayedPage(rows, end if rows and end < total else None)
 
 
 # Queues and batches by SCAN
@@ -563,104 +647,8 @@ def list_batch_ids(keys: Keys, limit: int) -> CommandFlow[list[str]]:
             return list(batch_ids)[:limit]
 
 
-# Throughput
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputBucket:
-    """The number of finished jobs in one interval.
-
-    If `sampled`, the numbers are extrapolated from the first events of the interval.
-    """
-
-    start_ms: int
-    completed: int
-    retried: int
-    dead: int
-    sampled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _BucketSample:
-    """The first events of an interval. If `truncated`, `estimate` extrapolates their number."""
-
-    start_ms: int
-    counts: Counter[bytes]
-    event_count: int
-    estimate: float
-    truncated: bool
-
-
-def sample_throughput(
-    keys: Keys, now_ms: int, period_ms: int, bucket_count: int, max_events: int
-) -> CommandFlow[list[ThroughputBucket]]:
-    """Count finished jobs in equal intervals of the recent past, oldest first.
-
-    If an interval has more than `max_events` events, their number is estimated from the density of
-    the first ones. The estimates are then scaled to the length of the events stream, which is
-    known. If all events are within the period, the sum is exact.
-
-    :param keys: the keys of the queue.
-    :param now_ms: the current time in milliseconds.
-    :param period_ms: the length of the period in milliseconds.
-    :param bucket_count: the number of intervals.
-    :param max_events: the maximum number of events to read per interval.
-    """
-    bucket_ms = period_ms // bucket_count
-    # Aligned, so that successive calls use the same intervals.
-    period_start_ms = (now_ms // bucket_ms - bucket_count + 1) * bucket_ms
-    bucket_starts = [period_start_ms + index * bucket_ms for index in range(bucket_count)]
-    length, first_ms, *samples = yield [
-        redis_command("XLEN", keys.events, parse=as_int),
-        redis_command("XRANGE", keys.events, "-", "+", "COUNT", 1, parse=_first_entry_ms),
-        *(_read_bucket(keys, start, bucket_ms, now_ms, max_events) for start in bucket_starts),
-    ]
-    exact = sum(sample.event_count for sample in samples if not sample.truncated)
-    estimated = sum(sample.estimate for sample in samples if sample.truncated)
-    correction = max(0, length - exact) / estimated if estimated else 1.0
-    if first_ms < period_start_ms:  # the length includes older events: only an upper bound
-        correction = min(1.0, correction)
-    return [_to_bucket(sample, correction) for sample in samples]
-
-
-def _first_entry_ms(reply: Sequence[Any]) -> int:
-    return _entry_ms(reply[0]) if reply else 0
-
-
 def _entry_ms(raw_entry: Sequence[Any]) -> int:
     return int(raw_entry[0].partition(b"-")[0])
-
-
-def _read_bucket(
-    keys: Keys, start_ms: int, bucket_ms: int, now_ms: int, max_events: int
-) -> Command[_BucketSample]:
-    end_ms = start_ms + bucket_ms - 1
-
-    def parse(reply: Sequence[Any]) -> _BucketSample:
-        counts = Counter(_event_name(raw_entry[1]) for raw_entry in reply)
-        event_count = len(reply)
-        estimate, truncated = float(event_count), event_count == max_events
-        if truncated:
-            sampled_ms = _entry_ms(reply[-1]) - start_ms + 1
-            estimate *= max(1.0, (min(end_ms, now_ms) - start_ms + 1) / sampled_ms)
-        return _BucketSample(start_ms, counts, event_count, estimate, truncated)
-
-    return redis_command("XRANGE", keys.events, start_ms, end_ms, "COUNT", max_events, parse=parse)
-
-
-def _to_bucket(sample: _BucketSample, correction: float) -> ThroughputBucket:
-    scale = max(1.0, sample.estimate * correction / sample.event_count) if sample.truncated else 1.0
-    completed, retried, dead = (
-        round(sample.counts[name] * scale) for name in (b"completed", b"retry-scheduled", b"dlq")
-    )
-    return ThroughputBucket(sample.start_ms, completed, retried, dead, sample.truncated)
-
-
-def _event_name(fields: Sequence[bytes]) -> bytes:
-    for index in range(0, len(fields) - 1, 2):
-        if fields[index] == b"e":
-            return fields[index + 1]
-    return b""
 
 
 # Several flows at once

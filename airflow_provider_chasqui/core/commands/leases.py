@@ -8,27 +8,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_chasqui.core.batch import BATCH_TTL_MS, parse_batch_job_id
+from airflow_provider_chasqui.core.batch import parse_batch_job_id
+from airflow_provider_chasqui.core.chunking import MAX_CHUNK_BYTES, MAX_CHUNK_JOBS, chunked
 from airflow_provider_chasqui.core.codec import encode_delayed_member, encode_job
 from airflow_provider_chasqui.core.command import (
     Command,
     CommandFlow,
-    KeyIndexer,
     as_bool,
     as_bools,
     as_int,
     as_pairs,
     as_raw,
+    as_score_ms,
     redis_command,
     script_command,
 )
+from airflow_provider_chasqui.core.commands.batch_keys import BatchKeyIndexer
 from airflow_provider_chasqui.core.commands.consumer_group import (
     NewDeadLetter,
     ParsedEntry,
     parse_entry,
 )
 from airflow_provider_chasqui.core.commands.dead_letters import parse_dead_letter
-from airflow_provider_chasqui.core.commands.enqueue import IDEMPOTENCY_TTL_MS
+from airflow_provider_chasqui.core.commands.enqueue import result_keys
+from airflow_provider_chasqui.core.commands.idempotency import (
+    IDEMPOTENCY_TTL_MS,
+    marker_of_new_call,
+    new_token,
+)
 from airflow_provider_chasqui.core.errors import DecodeError, InvalidArgument, QueueNotFound
 from airflow_provider_chasqui.core.job import DeadLetter, InvalidEntry, Job, StreamEntry
 from airflow_provider_chasqui.core.keys import Keys
@@ -39,6 +46,11 @@ from airflow_provider_chasqui.core.stream_id import StreamId
 STATUS_OK, TOO_MANY_IN_FLIGHT, TOO_MANY_UNACKNOWLEDGED = 0, 1, 2
 
 TRIM_PAGE_SIZE = 500
+# How long the server remembers an acquire call. It is longer than that of other calls, because a
+# consumer whose call failed asks for the same entries again in its next call.
+ACQUIRE_TTL_MS = 300_000
+# The hash tag of the lists of queues of all organisations.
+REGISTRY_HASH_TAG = "{chasqui:_registry}"
 CLIENT_TTL_MS = 30 * 24 * 3600 * 1000
 _NO_SIZE_LIMIT = 2**62
 
@@ -52,20 +64,11 @@ _EXCLUSIVE_KEY_PARTS = (
     "config",
 )
 _SNAPSHOT_KEY_PARTS = (*_EXCLUSIVE_KEY_PARTS, "producers", "blocked_entries")
-_ALL_KEY_PARTS = (*_SNAPSHOT_KEY_PARTS, "producers_seen", "restore_staging")
+_ALL_KEY_PARTS = (*_SNAPSHOT_KEY_PARTS, "producers_seen")
 
 
 def _lease_keys(keys: Keys, *parts: str) -> list[str]:
     return [keys.lease(part) for part in parts]
-
-
-def _batch_bit(indexer: KeyIndexer, keys: Keys, job_id: str, *, dead: bool) -> tuple[int, int]:
-    """Return the position of the bitmap of a job in KEYS and its bit; (0, 0) without a batch."""
-    position = parse_batch_job_id(job_id)
-    if position is None:
-        return 0, 0
-    bitmap = keys.batch_dead if dead else keys.batch_done
-    return indexer.position(bitmap(position.batch_id, position.part)), position.index
 
 
 # Leases
@@ -89,7 +92,16 @@ class LeaseReply:
 
 
 def acquire(
-    keys: Keys, config: LeaseConfig, consumer: str, count: int, ttl_ms: int, max_bytes: int
+    keys: Keys,
+    config: LeaseConfig,
+    consumer: str,
+    count: int,
+    ttl_ms: int,
+    max_bytes: int,
+    *,
+    session: str,
+    token: str,
+    claim_until_ms: int,
 ) -> Command[LeaseReply]:
     """Lease entries.
 
@@ -99,6 +111,12 @@ def acquire(
     :param count: the maximum number of entries.
     :param ttl_ms: the duration of the leases.
     :param max_bytes: the maximum size of an entry; a larger one is returned as invalid.
+    :param session: the session of the consumer. An ordered queue is leased to one session at a
+        time.
+    :param token: the idempotency token of the call. A second call with the same token returns the
+        same entries and the same fencing token.
+    :param claim_until_ms: the latest time of the server at which leases can expire and idle entries
+        are claimed, from `ServerClock.claim_until_ms`.
     """
 
     def parse(reply: Any) -> LeaseReply:
@@ -114,12 +132,14 @@ def acquire(
         )
 
     limits = (config.max_in_flight or 0, config.max_unacknowledged or 0)
+    names = [keys.idempotency_marker(token), keys.stream, keys.delayed]
+    args: list[Arg] = [ACQUIRE_TTL_MS, config.group, consumer]
     if not config.exclusive:
-        args: list[Arg] = [config.group, consumer, count, config.claim_after_ms, ttl_ms, *limits]
-        return script_command("lease_acquire", parse, [keys.stream, keys.delayed], args)
-    names = [keys.stream, keys.delayed, keys.dlq, *_lease_keys(keys, *_EXCLUSIVE_KEY_PARTS)]
-    args = [config.group, consumer, count, ttl_ms, config.max_deliveries, config.on_max_deliveries]
-    args += [int(config.ordered), *limits, config.stored_config_json()]
+        args += [count, config.claim_after_ms, ttl_ms, *limits, claim_until_ms]
+        return script_command("lease_acquire", parse, names, args)
+    names += [keys.dlq, *_lease_keys(keys, *_EXCLUSIVE_KEY_PARTS)]
+    args += [session, count, ttl_ms, config.max_deliveries, config.on_max_deliveries]
+    args += [int(config.ordered), *limits, config.stored_config_json(), claim_until_ms]
     return script_command("lease_acquire_exclusive", parse, names, args)
 
 
@@ -154,6 +174,7 @@ def make_handle(
         entry.job.id,
         entry.job.name,
         count + earlier_attempts,
+        entry.job.created_at_ms,
     )
 
 
@@ -192,11 +213,13 @@ def ack(keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle]) -> Comm
 
     :return: a command; its result is for each lease whether it was still valid.
     """
-    names = [keys.stream, *_lease_keys(keys, "deadlines", "owners", "max_deliveries")]
-    indexer = KeyIndexer(names)
-    args: list[Arg] = [config.group, BATCH_TTL_MS]
+    names = [marker_of_new_call(keys), keys.stream]
+    names += _lease_keys(keys, "deadlines", "owners", "max_deliveries")
+    batch_args = BatchKeyIndexer(keys, names).args
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group]
     for handle in handles:
-        args += (*_handle_args(handle), *_batch_bit(indexer, keys, handle.job_id, dead=False))
+        position = parse_batch_job_id(handle.job_id)
+        args += (*_handle_args(handle), *batch_args(position, handle.created_at_ms))
     return _false_if_missing(script_command("lease_ack", as_bools, names, args), len(handles))
 
 
@@ -207,13 +230,15 @@ def move_to_dlq(
 
     :return: a command; its result is for each lease whether it was still valid.
     """
-    names = [keys.stream, keys.dlq, *_lease_keys(keys, "deadlines", "owners", "max_deliveries")]
-    indexer = KeyIndexer(names)
-    args: list[Arg] = [config.group, BATCH_TTL_MS]
+    names = [marker_of_new_call(keys), keys.stream, keys.dlq]
+    names += _lease_keys(keys, "deadlines", "owners", "max_deliveries")
+    batch_args = BatchKeyIndexer(keys, names).args
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group]
     count = 0
     for handle, dead_letter in dead_letters:
         fields = dead_letter.fields()
-        args += (*_handle_args(handle), *_batch_bit(indexer, keys, handle.job_id, dead=True))
+        position = parse_batch_job_id(handle.job_id)
+        args += (*_handle_args(handle), *batch_args(position, handle.created_at_ms))
         args += (len(fields), *fields)
         count += 1
     return _false_if_missing(script_command("lease_move_to_dlq", as_bools, names, args), count)
@@ -227,8 +252,8 @@ def extend(
     :return: a command; its result is the new deadline in ms, and for each lease whether it was
         still valid.
     """
-    names = [keys.stream, *_lease_keys(keys, "deadlines", "owners")]
-    args: list[Arg] = [config.group, config.claim_after_ms, ttl_ms]
+    names = [marker_of_new_call(keys), keys.stream, *_lease_keys(keys, "deadlines", "owners")]
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group, config.claim_after_ms, ttl_ms]
     for handle in handles:
         args += _handle_args(handle)
     command = script_command(
@@ -244,8 +269,10 @@ def nack(
 
     :return: a command; its result is for each lease whether it was still valid.
     """
-    names = [keys.stream, *_lease_keys(keys, "deadlines", "redeliver_at", "owners")]
-    args: list[Arg] = [config.group, config.claim_after_ms, delay_ms, int(config.ordered)]
+    names = [marker_of_new_call(keys), keys.stream]
+    names += _lease_keys(keys, "deadlines", "redeliver_at", "owners")
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group, config.claim_after_ms, delay_ms]
+    args.append(int(config.ordered))
     for handle in handles:
         args += _handle_args(handle)
     return _false_if_missing(script_command("lease_nack", as_bools, names, args), len(handles))
@@ -261,12 +288,12 @@ def schedule_retries(
 
     :return: a command; its result is for each lease whether it was still valid.
     """
-    args: list[Arg] = [config.group]
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group]
     for handle, job in retries:
         name = job.name.encode("utf-8", "surrogatepass")
         member = encode_delayed_member(name, encode_job(job, attempt=handle.deliveries))
         args += (handle.entry_id, handle.consumer, handle.entry_deliveries, run_at_ms, member)
-    names = [keys.stream, keys.delayed, keys.lease("owners")]
+    names = [marker_of_new_call(keys), keys.stream, keys.delayed, keys.lease("owners")]
     return _false_if_missing(
         script_command("lease_schedule_retries", as_bools, names, args), len(retries)
     )
@@ -277,8 +304,9 @@ def block(keys: Keys, config: LeaseConfig, handles: Sequence[LeaseHandle]) -> Co
 
     :return: a command; its result is for each lease whether it was still valid.
     """
-    names = [keys.stream, *_lease_keys(keys, "deadlines", "redeliver_at", "owners", "blocked")]
-    args: list[Arg] = [config.group, int(config.ordered)]
+    names = [marker_of_new_call(keys), keys.stream]
+    names += _lease_keys(keys, "deadlines", "redeliver_at", "owners", "blocked")
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group, int(config.ordered)]
     for handle in handles:
         args += _handle_args(handle)
     return _false_if_missing(script_command("lease_block", as_bools, names, args), len(handles))
@@ -291,11 +319,12 @@ def set_aside(
 
     :return: a command; its result is for each lease whether it was still valid.
     """
-    args: list[Arg] = [config.group]
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group]
     for handle, dead_letter in dead_letters:
         fields = dead_letter.fields()
         args += (handle.entry_id, handle.consumer, handle.entry_deliveries, len(fields), *fields)
-    names = [keys.stream, *_lease_keys(keys, "blocked_entries", "owners")]
+    names = [marker_of_new_call(keys), keys.stream]
+    names += _lease_keys(keys, "blocked_entries", "owners")
     return _false_if_missing(
         script_command("lease_set_aside", as_bools, names, args), len(dead_letters)
     )
@@ -311,9 +340,8 @@ def get_entry(keys: Keys, entry_id: str) -> Command[list[Any]]:
 
 def produce(
     keys: Keys,
-    messages: Sequence[tuple[int | str, bytes, bytes]],
+    messages: Sequence[tuple[str, bytes, bytes, str | None]],
     *,
-    token: str,
     client: str = "",
     expected_last_id: str = "",
     strict: bool = False,
@@ -322,8 +350,8 @@ def produce(
     """Append messages.
 
     :param keys: the keys of the queue.
-    :param messages: sequence number, envelope `d` and name `n` of each message.
-    :param token: the idempotency token of the call.
+    :param messages: sequence number, envelope `d`, name `n` and job id of each message. The id is
+        None if it was generated; otherwise the result of an earlier job with it is deleted.
     :param client: the client whose sequence numbers are checked; empty for none.
     :param expected_last_id: the expected last entry id of the stream; empty for any.
     :param strict: refuse the whole call if one sequence number was used before.
@@ -339,13 +367,12 @@ def produce(
         max_len,
         CLIENT_TTL_MS,
     ]
-    for message in messages:
-        args += message
-    names = [
-        keys.stream,
-        keys.idempotency_marker(token),
-        *_lease_keys(keys, "producers", "producers_seen"),
-    ]
+    names = [marker_of_new_call(keys), keys.stream]
+    names += [*_lease_keys(keys, "producers", "producers_seen"), keys.cancel_requests]
+    for seq, envelope, job_name, job_id in messages:
+        args += (seq, envelope, job_name, int(job_id is not None))
+        if job_id is not None:
+            names += result_keys(keys, job_id)
     return script_command(
         "lease_produce", lambda reply: [entry.decode() or None for entry in reply], names, args
     )
@@ -400,13 +427,15 @@ def trim(keys: Keys, config: LeaseConfig, before_id: str) -> CommandFlow[int]:
     """
     trimmed = 0
     while raw_entries := (yield _entries_before(keys, before_id)):
-        names = [keys.stream]
-        indexer = KeyIndexer(names)
-        args: list[Arg] = [config.group, BATCH_TTL_MS]
+        names = [marker_of_new_call(keys), keys.stream]
+        batch_args = BatchKeyIndexer(keys, names).args
+        args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group]
         for raw in raw_entries:
             entry = parse_entry(raw, _NO_SIZE_LIMIT)
-            job_id = entry.job.id if isinstance(entry, StreamEntry) else ""
-            args += (entry.id, *_batch_bit(indexer, keys, job_id, dead=True))
+            job_id, created = "", 0
+            if isinstance(entry, StreamEntry):
+                job_id, created = entry.job.id, entry.job.created_at_ms
+            args += (entry.id, *batch_args(parse_batch_job_id(job_id), created))
         passed = yield script_command("lease_trim", as_int, names, args)
         trimmed += passed
         if passed < len(raw_entries):
@@ -452,6 +481,13 @@ def list_blocked(keys: Keys, config: LeaseConfig, limit: int) -> CommandFlow[lis
     return entries
 
 
+def blocked_deliveries(keys: Keys, entry_id: str) -> Command[int]:
+    """Return the number of deliveries of a blocked entry (exclusive mode); 0 if it is not."""
+    return redis_command(
+        "ZSCORE", keys.lease("blocked"), entry_id, parse=lambda reply: as_score_ms(reply or 0)
+    )
+
+
 def unblock(keys: Keys, entry_id: str, extra_deliveries: int) -> Command[bool]:
     """Make a blocked entry available again (exclusive mode).
 
@@ -460,8 +496,10 @@ def unblock(keys: Keys, entry_id: str, extra_deliveries: int) -> Command[bool]:
     :param extra_deliveries: how often it may be delivered from now on.
     :return: a command; its result is False if the entry was not blocked.
     """
-    names = _lease_keys(keys, "blocked", "redeliver_at", "max_deliveries")
-    return script_command("lease_unblock", as_bool, names, [entry_id, extra_deliveries])
+    names = [marker_of_new_call(keys)]
+    names += _lease_keys(keys, "blocked", "redeliver_at", "max_deliveries")
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, entry_id, extra_deliveries]
+    return script_command("lease_unblock", as_bool, names, args)
 
 
 def move_blocked_to_dlq(
@@ -471,20 +509,13 @@ def move_blocked_to_dlq(
 
     :return: a command; its result is False if the entry was not blocked.
     """
-    dead_key, bit = _dead_bit(keys, dead_letter.job_id)
-    names = [keys.stream, keys.dlq, *_lease_keys(keys, "blocked", "max_deliveries"), dead_key]
-    args: list[Arg] = [config.group, entry_id, bit, BATCH_TTL_MS, *dead_letter.fields()]
+    names = [marker_of_new_call(keys), keys.stream, keys.dlq]
+    names += _lease_keys(keys, "blocked", "max_deliveries")
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group, entry_id]
+    position = parse_batch_job_id(dead_letter.job_id)
+    args += BatchKeyIndexer(keys, names).args(position, dead_letter.created_at_ms)
+    args += dead_letter.fields()
     return script_command("lease_move_blocked_to_dlq", as_bool, names, args)
-
-
-def _dead_bit(keys: Keys, job_id: str) -> tuple[str, int]:
-    """Return the dead bitmap of a job and its bit; without a batch the bit is -1 and unused."""
-    position = parse_batch_job_id(job_id)
-    return (
-        (keys.batch_dead(position.batch_id, position.part), position.index)
-        if position
-        else (keys.dlq, -1)
-    )
 
 
 def get_set_aside(keys: Keys, entry_id: str) -> Command[DeadLetter | None]:
@@ -508,18 +539,21 @@ def restore_set_aside(
     :param dead_letter: the dead letter to write; None to move the entry back to the stream.
     :return: a command; its result is False if the entry was not blocked.
     """
-    dead_key, bit = _dead_bit(keys, entry.job_id or "")
-    names = [keys.lease("blocked_entries"), keys.stream, keys.dlq, dead_key]
-    args: list[Arg] = [entry.id, int(dead_letter is not None), bit, BATCH_TTL_MS]
+    names = [marker_of_new_call(keys), keys.lease("blocked_entries"), keys.stream, keys.dlq]
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, entry.id, int(dead_letter is not None)]
+    created_at_ms = entry.job.created_at_ms if entry.job else 0
+    position = parse_batch_job_id(entry.job_id or "")
+    args += BatchKeyIndexer(keys, names).args(position, created_at_ms)
     args += (entry.raw, entry.job_name, *(dead_letter.fields() if dead_letter else ()))
     return script_command("lease_restore_set_aside", as_bool, names, args)
 
 
 def create_queue(keys: Keys, config: LeaseConfig) -> Command[int]:
     """Create a queue, or check that the existing one has the same configuration."""
-    names = [keys.stream, keys.lease("config")]
+    names = [marker_of_new_call(keys), keys.stream, keys.lease("config")]
     stored_config = config.stored_config_json() if config.exclusive else ""
-    return script_command("lease_create_queue", as_int, names, [config.group, stored_config])
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group, stored_config]
+    return script_command("lease_create_queue", as_int, names, args)
 
 
 def delete_queue(keys: Keys, include_dead_letters: bool) -> Command[int]:
@@ -528,13 +562,16 @@ def delete_queue(keys: Keys, include_dead_letters: bool) -> Command[int]:
     :param keys: the keys of the queue.
     :param include_dead_letters: whether to delete the DLQ as well.
     """
-    names = [keys.stream, keys.delayed, *_lease_keys(keys, *_ALL_KEY_PARTS)]
-    return redis_command("DEL", *names, *([keys.dlq] if include_dead_letters else []), parse=as_int)
+    names = [marker_of_new_call(keys), keys.stream, keys.delayed]
+    names += _lease_keys(keys, *_ALL_KEY_PARTS)
+    if include_dead_letters:
+        names.append(keys.dlq)
+    return script_command("lease_delete_queue", as_int, names, [IDEMPOTENCY_TTL_MS])
 
 
 def organisation_key(organisation_id: str) -> str:
     """Return the key of the set of queues of an organisation."""
-    return f"{{chasqui:_registry}}:org:{organisation_id}"
+    return f"{REGISTRY_HASH_TAG}:org:{organisation_id}"
 
 
 def register_queue(organisation_id: str, queue_name: str, max_queues: int) -> Command[bool]:
@@ -545,12 +582,9 @@ def register_queue(organisation_id: str, queue_name: str, max_queues: int) -> Co
     :param max_queues: the maximum number of queues of the organisation.
     :return: a command; its result is False if the queue was already in the list.
     """
-    return script_command(
-        "lease_register_queue",
-        as_bool,
-        [organisation_key(organisation_id)],
-        [queue_name, max_queues],
-    )
+    names = [f"{REGISTRY_HASH_TAG}:idempotency:{new_token()}", organisation_key(organisation_id)]
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, queue_name, max_queues]
+    return script_command("lease_register_queue", as_bool, names, args)
 
 
 def unregister_queue(organisation_id: str, queue_name: str) -> Command[int]:
@@ -561,13 +595,12 @@ def unregister_queue(organisation_id: str, queue_name: str) -> Command[int]:
 # Snapshots
 
 SNAPSHOT_SCHEMA = 1
-_RESTORE_CHUNK_SIZE = 500
 _STAGING_TTL_MS = 3600 * 1000
 _SNAPSHOT_FIELDS = (
     *("tail", "added", "deleted", "cursor", "read", "entries", "pending", "delayed"),
     *_SNAPSHOT_KEY_PARTS,
 )
-_ZSET_PARTS = ("deadlines", "redeliver_at", "blocked")
+_ZSET_PARTS = ("delayed", "deadlines", "redeliver_at", "blocked")
 _STRING_PARTS = ("fencing_token", "config")
 
 
@@ -583,12 +616,13 @@ def _bytes_from_json(value: Any) -> Any:
     return [_bytes_from_json(item) for item in value] if isinstance(value, list) else value
 
 
-def snapshot(keys: Keys, config: LeaseConfig, limit: int) -> Command[str]:
+def snapshot(keys: Keys, config: LeaseConfig, limit: int, max_bytes: int) -> Command[str]:
     """Read the complete queue atomically. The server runs no other command during that time.
 
     :param keys: the keys of the queue.
     :param config: the configuration of the queue.
-    :param limit: the maximum number of entries of the queue.
+    :param limit: the maximum number of entries: waiting, leased, delayed and blocked ones.
+    :param max_bytes: the maximum size of the entries.
     :return: a command; its result is the snapshot as JSON.
     """
 
@@ -600,14 +634,14 @@ def snapshot(keys: Keys, config: LeaseConfig, limit: int) -> Command[str]:
         return json.dumps(header | state, separators=(",", ":"))
 
     names = [keys.stream, keys.delayed, *_lease_keys(keys, *_SNAPSHOT_KEY_PARTS)]
-    return script_command("lease_snapshot", parse, names, [config.group, limit])
+    return script_command("lease_snapshot", parse, names, [config.group, limit, max_bytes])
 
 
 def restore(keys: Keys, config: LeaseConfig, snapshot_json: str) -> CommandFlow[int]:
-    """Create the queue of a snapshot.
+    """Create the queue of a snapshot, completely or not at all.
 
-    The entries are written to a staging key, which becomes the stream in the last step. A crash
-    leaves either no queue or the complete one; the staging key expires.
+    All parts are written to staging keys, which become the queue in one last step. The staging keys
+    of a restore that did not finish expire.
 
     :param keys: the keys of the queue, which must not exist.
     :param config: the configuration of the queue.
@@ -617,29 +651,62 @@ def restore(keys: Keys, config: LeaseConfig, snapshot_json: str) -> CommandFlow[
     :raises DecodeError: if the text is not a snapshot.
     """
     state = _parse_snapshot(snapshot_json, config)
-    staging, entries = keys.lease("restore_staging"), state["entries"]
-    yield redis_command("DEL", staging, parse=as_int)
-    for start in range(0, len(entries), _RESTORE_CHUNK_SIZE):
-        chunk = entries[start : start + _RESTORE_CHUNK_SIZE]
-        yield [_xadd(staging, entry) for entry in chunk]
-        yield redis_command("PEXPIRE", staging, _STAGING_TTL_MS, parse=as_int)
-    if (yield redis_command("EXISTS", keys.stream, parse=as_int)):
+    targets = [keys.stream, keys.delayed, *_lease_keys(keys, *_SNAPSHOT_KEY_PARTS)]
+    if (yield redis_command("EXISTS", *targets, parse=as_int)):
         raise InvalidArgument(
             "the queue already exists; delete it first, or restore under another name",
             queue_name=keys.queue_name,
         )
-    yield [
-        command
-        for name in _SNAPSHOT_KEY_PARTS
-        for command in _restore_commands(keys, name, state[name])
-    ]
-    yield _zadd_commands(keys.delayed, state["delayed"])
-    args: list[Arg] = [config.group, state["cursor"], state["read"], state["tail"]]
-    args += (state["added"], state["deleted"], len(entries))
+    token, entries = new_token(), state["entries"]
+
+    def staging(part: str) -> str:
+        return keys.lease(f"restore_staging:{token}:{part}")
+
+    names = [marker_of_new_call(keys), staging("stream"), keys.stream]
+    yield from _stage(keys, staging("stream"), "stream", map(_stream_args, entries))
+    for part in ("delayed", *_SNAPSHOT_KEY_PARTS):
+        value = state[part]
+        if value and value != b"0":
+            yield from _stage(keys, staging(part), *_staged_content(part, value))
+            names += (staging(part), keys.delayed if part == "delayed" else keys.lease(part))
+    args: list[Arg] = [IDEMPOTENCY_TTL_MS, config.group, state["cursor"], state["read"]]
+    args += (state["tail"], state["added"], state["deleted"], len(entries))
     for entry_id, consumer, idle_ms, count in _pending_on_stream(state):
         args += (entry_id, consumer, idle_ms, count)
-    yield script_command("lease_restore", as_int, [staging, keys.stream], args)
+    yield script_command("lease_restore", as_int, names, args)
     return len(entries)
+
+
+def _stage(
+    keys: Keys, staging_key: str, key_type: str, items: Iterable[Sequence[Arg]]
+) -> CommandFlow[None]:
+    """Write a part of a snapshot to its staging key, in chunks."""
+    for chunk in chunked(items, _args_size, MAX_CHUNK_JOBS, MAX_CHUNK_BYTES):
+        args: list[Arg] = [IDEMPOTENCY_TTL_MS, _STAGING_TTL_MS, key_type]
+        for item in chunk:
+            args += item
+        names = [marker_of_new_call(keys), staging_key]
+        yield script_command("lease_stage_restore", as_int, names, args)
+
+
+def _args_size(args: Sequence[Arg]) -> int:
+    return sum(len(arg) for arg in args if isinstance(arg, bytes))
+
+
+def _staged_content(part: str, value: Any) -> tuple[str, Iterable[Sequence[Arg]]]:
+    """Return the type of a part of a snapshot, and the arguments of each of its items."""
+    if part == "blocked_entries":
+        return "stream", map(_stream_args, value)
+    if part in _ZSET_PARTS:
+        return "zset", ((score, member) for member, score in as_pairs(value))
+    if part in _STRING_PARTS:
+        return "string", [(value,)]
+    return "hash", as_pairs(value)
+
+
+def _stream_args(entry: list[Any]) -> tuple[Arg, ...]:
+    entry_id, fields = entry
+    return entry_id, len(fields), *fields
 
 
 def _parse_snapshot(snapshot_json: str, config: LeaseConfig) -> dict[str, Any]:
@@ -666,28 +733,3 @@ def _pending_on_stream(state: dict[str, Any]) -> list[list[Any]]:
     """Return the pending entries that are still on the stream."""
     ids = {entry[0] for entry in state["entries"]}
     return [pending for pending in state["pending"] if pending[0] in ids]
-
-
-def _restore_commands(keys: Keys, key_part: str, value: Any) -> list[Command[Any]]:
-    key = keys.lease(key_part)
-    if key_part == "blocked_entries":
-        return [_xadd(key, entry) for entry in value]
-    if not value or value == b"0":
-        return []
-    if key_part in _ZSET_PARTS:
-        return _zadd_commands(key, value)
-    if key_part in _STRING_PARTS:
-        return [redis_command("SET", key, value, parse=as_raw)]
-    return [redis_command("HSET", key, *value, parse=as_raw)]
-
-
-def _xadd(key: str, entry: list[Any]) -> Command[Any]:
-    entry_id, fields = entry
-    return redis_command("XADD", key, entry_id, *fields, parse=as_raw)
-
-
-def _zadd_commands(key: str, members_and_scores: list[Any]) -> list[Command[Any]]:
-    return [
-        redis_command("ZADD", key, score, member, parse=as_raw)
-        for member, score in as_pairs(members_and_scores)
-    ]

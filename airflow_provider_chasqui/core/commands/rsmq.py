@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_provider_chasqui.core import rsmq_types
-from airflow_provider_chasqui.core.batch import BATCH_TTL_MS, parse_batch_job_id
+from airflow_provider_chasqui.core.batch import parse_batch_job_id
 from airflow_provider_chasqui.core.codec import encode_envelope, encode_job_name
 from airflow_provider_chasqui.core.command import (
     Command,
     CommandFlow,
-    KeyIndexer,
     as_int,
     as_text,
     redis_command,
     script_command,
 )
-from airflow_provider_chasqui.core.commands.enqueue import IDEMPOTENCY_TTL_MS
+from airflow_provider_chasqui.core.commands.batch_keys import BatchKeyIndexer
+from airflow_provider_chasqui.core.commands.idempotency import IDEMPOTENCY_TTL_MS
 from airflow_provider_chasqui.core.errors import (
     ChasquiError,
     EncodeError,
@@ -201,7 +201,7 @@ class RsmqFlows:
         yield from self._check_queue_first(keys, lambda: _check_message(message))
         args: list[Arg] = [
             rsmq_types.random_suffix(),
-            message,
+            rsmq_types.encode_message(message),
             rsmq_types.utf16_length(message),
             delay_ms,
             self.unit_ms,
@@ -363,13 +363,15 @@ class TransferReport:
     """Counts of a transfer.
 
     `dropped` ids had no body. `duplicates` were transferred before. `dead_lettered` jobs could not
-    be converted to messages and were moved to the DLQ.
+    be converted to messages and were moved to the DLQ. `unconverted` messages, which are a part of
+    `moved`, were not valid for `convert`; the payloads of their jobs are their texts.
     """
 
     moved: int = 0
     dropped: int = 0
     duplicates: int = 0
     dead_lettered: int = 0
+    unconverted: int = 0
 
     def __add__(self, other: TransferReport) -> TransferReport:
         return TransferReport(
@@ -377,6 +379,7 @@ class TransferReport:
             self.dropped + other.dropped,
             self.duplicates + other.duplicates,
             self.dead_lettered + other.dead_lettered,
+            self.unconverted + other.unconverted,
         )
 
 
@@ -387,7 +390,8 @@ class MessageToJob:
     :param qname: the name of the RSMQ queue.
     :param job_name: the name of the jobs. Default: `rsmq:<qname>`.
     :param keep_receive_count: count the receives of the message as attempts of the job.
-    :param convert: converts the text to the payload. Default: the text is the payload.
+    :param convert: converts the text to the payload. If it raises ValueError, the text is the
+        payload. Default: the text is the payload.
     """
 
     qname: str
@@ -400,28 +404,40 @@ class MessageToJob:
         job_name = f"rsmq:{self.qname}" if self.job_name is None else self.job_name
         object.__setattr__(self, "encoded_name", encode_job_name(job_name))
 
-    def envelope(self, message: RsmqMessage, now_ms: int) -> bytes:
-        """Return the encoded job.
+    def envelope(self, message: RsmqMessage, now_ms: int) -> tuple[bytes, bool]:
+        """Return the encoded job, and whether `convert` accepted the message.
 
         :param message: the message.
         :param now_ms: the creation time of the job if the message id contains no time.
         """
         attempt = message.rc if self.keep_receive_count else 0
         created_ms = now_ms if message.sent is None else int(message.sent)
-        return encode_envelope(message.id, self._encode_payload(message), created_ms, attempt)
+        payload, converted = self._encode_payload(message)
+        return encode_envelope(message.id, payload, created_ms, attempt), converted
 
-    def _encode_payload(self, message: RsmqMessage) -> bytes:
+    def _encode_payload(self, message: RsmqMessage) -> tuple[bytes, bool]:
         raw = message.raw or b""
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            return encode_payload(raw)  # not text: keep the bytes
-        return encode_payload(self.convert(text) if self.convert else text)
+            return encode_payload(raw), self.convert is None  # not text: keep the bytes
+        if self.convert is None:
+            return encode_payload(text), True
+        try:
+            payload = self.convert(text)
+        except ValueError:
+            return encode_payload(text), False
+        return encode_payload(payload), True
 
-    def encode_job(self, message: RsmqMessage, now_ms: int, dedup_ttl_ms: int) -> EncodedJob:
-        """Return the job of a message, deduplicated by the message id for `dedup_ttl_ms`."""
-        raw = self.envelope(message, now_ms)
-        return EncodedJob(message.id, self.encoded_name, raw, None, dedup_ttl_ms, True)
+    def encode_job(
+        self, message: RsmqMessage, now_ms: int, dedup_ttl_ms: int
+    ) -> tuple[EncodedJob, bool]:
+        """Return the job of a message, and whether `convert` accepted the message.
+
+        The job is deduplicated by the message id for `dedup_ttl_ms`.
+        """
+        raw, converted = self.envelope(message, now_ms)
+        return EncodedJob(message.id, self.encoded_name, raw, None, dedup_ttl_ms, True), converted
 
 
 def move_messages(
@@ -462,18 +478,20 @@ def move_messages_page(
     messages: list[RsmqMessage] = yield flows.peek(source, limit)
     if not messages:
         return 0, TransferReport()
-    moves = [
-        (
-            message.id,
-            b"" if message.raw is None else converter.envelope(message, now_ms),
-            converter.encoded_name,
-        )
+    # A message without a body is dropped.
+    envelopes = [
+        (b"", True) if message.raw is None else converter.envelope(message, now_ms)
         for message in messages
     ]
+    moves = [
+        (message.id, envelope, converter.encoded_name)
+        for message, (envelope, _) in zip(messages, envelopes, strict=True)
+    ]
     flags = yield move_messages(source, target, moves, max_len)
-    removed = [message for message, flag in zip(messages, flags, strict=True) if flag == ord("1")]
-    dropped = sum(message.raw is None for message in removed)
-    return len(messages), TransferReport(len(removed) - dropped, dropped)
+    removed = [pair for pair, flag in zip(envelopes, flags, strict=True) if flag == ord("1")]
+    dropped = sum(not envelope for envelope, _ in removed)
+    unconverted = sum(not converted for _, converted in removed)
+    return len(messages), TransferReport(len(removed) - dropped, dropped, unconverted=unconverted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,15 +556,13 @@ def move_jobs(
     """
     names = [keys.stream, keys.lease("owners"), target.zset, target.hash]
     channel = target.channel if flows.realtime else ""
-    args: list[Arg] = [group, flows.unit_ms, channel, BATCH_TTL_MS]
-    indexer = KeyIndexer(names)
+    args: list[Arg] = [group, flows.unit_ms, channel]
+    batch_args = BatchKeyIndexer(keys, names).args
     for lease, message_id, body in jobs:
-        position = parse_batch_job_id(lease.job.id)
-        done = (
-            indexer.position(keys.batch_done(position.batch_id, position.part)) if position else 0
-        )
         args += (lease.entry_id, lease.consumer, lease.handle.entry_deliveries, message_id, body)
-        args += (rsmq_types.utf16_length(body), done, position.index if position else 0)
+        position = parse_batch_job_id(lease.job.id)
+        batch = batch_args(position, lease.job.created_at_ms)
+        args += (rsmq_types.utf16_length(body), *batch)
     return script_command("rsmq_move_jobs", bytes, names, args)
 
 

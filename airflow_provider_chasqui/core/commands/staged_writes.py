@@ -23,7 +23,7 @@ from airflow_provider_chasqui.core.command import (
     redis_command,
     script_command,
 )
-from airflow_provider_chasqui.core.errors import BatchConflict, StagedDataLost
+from airflow_provider_chasqui.core.errors import BatchCancelled, BatchConflict, StagedDataLost
 from airflow_provider_chasqui.core.keys import BATCH_PREFIX, Keys
 from airflow_provider_chasqui.core.resp import Arg, EncodedArgs
 
@@ -187,13 +187,15 @@ def commit(
         "chunk_rows": _publish_chunk_rows(rows, size_bytes),
     }
     header_args: list[Arg] = [item for pair in header.items() for item in pair]
-    keys_to_delete = (yield from _bitmap_keys(keys, batch_id)) if overwrite else []
+    old_parts = None
+    if overwrite:
+        old_parts = yield redis_command("HGET", keys.batch(batch_id), "parts", parse=_text_or_none)
     names = [
         keys.staged_write(batch_id),
         keys.batch(batch_id),
         keys.staged_parts(batch_id),
         *(part.key for part in staged_parts),
-        *keys_to_delete,
+        *_bitmap_keys(keys, batch_id, max(parts, int(old_parts or 0))),
     ]
     args: list[Arg] = [writer_id, int(overwrite), len(staged_parts), rows]
     args += [len(header_args), *header_args]
@@ -226,13 +228,13 @@ def _publish_chunk_rows(rows: int, size_bytes: int) -> int:
     return max(1, min(PUBLISH_CHUNK_ROWS, _PUBLISH_CHUNK_BYTES // mean_bytes))
 
 
-def _bitmap_keys(keys: Keys, batch_id: str) -> CommandFlow[list[str]]:
-    """Return the keys of all done and dead bitmaps of a batch."""
-    parts = yield redis_command("HGET", keys.batch(batch_id), "parts", parse=_text_or_none)
-    names = []
-    for part in range(int(parts or 0)):
-        names += [keys.batch_done(batch_id, part), keys.batch_dead(batch_id, part)]
-    return names
+def _bitmap_keys(keys: Keys, batch_id: str, parts: int) -> list[str]:
+    """Return the keys of the done bitmap and the dead bitmap of each part."""
+    return [
+        key
+        for part in range(parts)
+        for key in (keys.batch_done(batch_id, part), keys.batch_dead(batch_id, part))
+    ]
 
 
 def publish(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
@@ -245,6 +247,7 @@ def publish(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
     :param batch_id: the batch.
     :return: the state, normally "done".
     :raises StagedDataLost: if the remaining staged jobs are missing.
+    :raises BatchCancelled: if the batch was cancelled. Its staged jobs are then deleted.
     """
     while True:
         header: Mapping[str, str] = yield redis_command(
@@ -264,9 +267,15 @@ def publish(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
         # Check the lists before finalizing: if another publisher empties a list after the check,
         # the finalize call already counts its jobs.
         remaining = yield [redis_command("EXISTS", key, parse=as_int) for key in lists.values()]
-        total = yield from _finalize_staged(keys, batch_id, writer_id)
+        parts = int(header.get("parts", 0))
+        total = yield from _finalize_staged(keys, batch_id, writer_id, parts)
         if total >= 0:
             return WriteState("done", total)
+        if total == -3:
+            raise BatchCancelled(
+                f"the batch {batch_id!r} was cancelled while it was published; its remaining "
+                "staged jobs were deleted. To send them again, use another batchId"
+            )
         if total == -1 and not any(remaining):
             raise StagedDataLost(
                 f"the batch {batch_id!r} is partly published and its remaining staged jobs are "
@@ -277,29 +286,49 @@ def publish(keys: Keys, batch_id: str) -> CommandFlow[WriteState]:
 def _publish_part(
     keys: Keys, batch_id: str, writer_id: str, part: int, stage_key: str, limit: int
 ) -> CommandFlow[None]:
-    names = [
-        keys.stream,
-        keys.delayed,
-        keys.staged_write(batch_id),
-        keys.batch(batch_id),
-        stage_key,
-    ]
-    command = script_command("write_publish", as_int, names, [writer_id, part, limit])
+    command = publish_part(keys, batch_id, writer_id, part, stage_key, limit)
     # Start with one call: most parts of a small batch are empty after it.
     calls = 1
     while all((yield [command] * calls)):
         calls = _MAX_PIPELINED_CALLS
 
 
-def _finalize_staged(keys: Keys, batch_id: str, writer_id: str) -> CommandFlow[int]:
+def publish_part(
+    keys: Keys, batch_id: str, writer_id: str, part: int, stage_key: str, limit: int
+) -> Command[int]:
+    """Move the next jobs of one part of the committed write to the queue.
+
+    :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param writer_id: the writer that has committed.
+    :param part: the part.
+    :param stage_key: the staged list of the part.
+    :param limit: the maximum number of jobs.
+    :return: a command; its result is the number of jobs moved.
+    """
+    names = [
+        keys.stream,
+        keys.delayed,
+        keys.staged_write(batch_id),
+        keys.batch(batch_id),
+        stage_key,
+        keys.batch_done(batch_id, part),
+        keys.batch_dead(batch_id, part),
+    ]
+    return script_command("write_publish", as_int, names, [writer_id, part, limit])
+
+
+def _finalize_staged(keys: Keys, batch_id: str, writer_id: str, parts: int) -> CommandFlow[int]:
     staged = yield redis_command("SMEMBERS", keys.staged_parts(batch_id), parse=_parse_sorted_texts)
     names = [
         keys.staged_write(batch_id),
         keys.batch(batch_id),
         keys.staged_parts(batch_id),
         *staged,
+        *_bitmap_keys(keys, batch_id, parts),
     ]
-    total: int = yield script_command("write_finalize_staged", as_int, names, [writer_id])
+    args: list[Arg] = [writer_id, len(staged)]
+    total: int = yield script_command("write_finalize_staged", as_int, names, args)
     return total
 
 
@@ -364,16 +393,24 @@ def discard(keys: Keys, batch_id: str, writer_id: str) -> CommandFlow[bool]:
 # Writes without staging
 
 
-def add(keys: Keys, items: EncodedArgs, options: StagedWriteOptions) -> Command[int]:
+def add(
+    keys: Keys, batch_id: str, part: int, rows: int, items: EncodedArgs, options: StagedWriteOptions
+) -> Command[int]:
     """Add items to the queue (delivery=at_least_once). Items that are sent twice are added twice.
 
     :param keys: the keys of the queue.
+    :param batch_id: the batch.
+    :param part: the part of the batch that the items belong to.
+    :param rows: the number of rows of the part, with these items.
     :param items: the encoded items.
     :param options: options of the jobs.
     :return: a command; its result is the number of jobs.
     """
-    args: list[Arg] = [options.delay_ms, int(options.per_row_run_at), items]
-    return script_command("write_add", as_int, [keys.stream, keys.delayed], args)
+    names = [keys.stream, keys.delayed, keys.batch(batch_id)]
+    names += [keys.batch_done(batch_id, part), keys.batch_dead(batch_id, part)]
+    args: list[Arg] = [options.delay_ms, int(options.per_row_run_at), options.ttl_ms]
+    args += ("" if options.explicit_ids else part, rows, items)
+    return script_command("write_add", as_int, names, args)
 
 
 def add_deduplicated(
@@ -399,6 +436,7 @@ def add_deduplicated(
         rows,
     ]
     names = [keys.stream, keys.delayed, keys.batch(batch_id), keys.dedup_ids(batch_id)]
+    names += _bitmap_keys(keys, batch_id, 1)
     return script_command("write_add_deduplicated", as_int, names, args)
 
 
@@ -420,11 +458,11 @@ def finalize(
     :param now_ms: the creation time of the batch.
     :return: a command; its result is the total.
     """
-    args: list[Arg] = [0 if options.explicit_ids else parts, now_ms, options.source, options.ttl_ms]
+    parts = 0 if options.explicit_ids else parts
+    args: list[Arg] = [parts, now_ms, options.source, options.ttl_ms]
     args += [item for pair in part_rows for item in pair]
-    return script_command(
-        "write_finalize", as_int, [keys.batch(batch_id), keys.dedup_ids(batch_id)], args
-    )
+    names = [keys.batch(batch_id), keys.dedup_ids(batch_id), *_bitmap_keys(keys, batch_id, parts)]
+    return script_command("write_finalize", as_int, names, args)
 
 
 # Reports of replays from Spark

@@ -23,6 +23,8 @@ from airflow_provider_chasqui.core.keys import Keys
 _STATE_TTL_S = 24 * 3600
 _PROMOTE_LIMIT = 1000
 _MAX_EXPIRED_COUNTED = 100
+_RENEW_PAGE = 1000
+_RUN_CONSUMER_PREFIX = "airflow"
 WINDOW_TTL_S = 7 * 24 * 3600
 
 
@@ -106,7 +108,7 @@ def count_available(keys: Keys, group: str, lease_ttl_ms: int) -> CommandFlow[in
     :param group: the consumer group.
     :param lease_ttl_ms: the duration of a lease in milliseconds.
     """
-    yield delayed.promote(keys, _PROMOTE_LIMIT)
+    yield from delayed.promote_and_delete_index(keys, _PROMOTE_LIMIT)
     idle_range = ("IDLE", lease_ttl_ms, "-", "+", _MAX_EXPIRED_COUNTED)
     entries, pending, expired = yield [
         redis_command("XLEN", keys.stream, parse=as_int),
@@ -138,6 +140,76 @@ def entries_held_by(
         if isinstance(entry, StreamEntry):
             held.append((entry, row.deliveries))
     return held
+
+
+def run_consumer_name(
+    dag_id: str, run_id: str, task_id: str, map_index: int, deployment: str = ""
+) -> str:
+    """Return the name of the consumer that leases messages for a DAG run.
+
+    :param dag_id: the id of the DAG.
+    :param run_id: the id of the run.
+    :param task_id: the task that leases the messages. A run may lease messages in several tasks.
+    :param map_index: the map index of the task, or -1.
+    :param deployment: the name of the Airflow deployment, without slashes. Default: no name.
+    """
+    index = f"[{map_index}]" if map_index >= 0 else ""
+    return f"{_run_consumer_prefix(deployment)}{dag_id}/{run_id}/{task_id}{index}"
+
+
+def parse_run_consumer_name(consumer: str, deployment: str = "") -> tuple[str, str] | None:
+    """Return the DAG id and the run id of a consumer.
+
+    :param consumer: the name of the consumer.
+    :param deployment: the name of the Airflow deployment. Default: no name.
+    :return: None if the consumer does not belong to a DAG run of the deployment.
+    """
+    prefix = _run_consumer_prefix(deployment)
+    if not consumer.startswith(prefix):
+        return None
+    # A run id may contain slashes; the ids of DAGs and tasks may not.
+    dag_id, _, rest = consumer.removeprefix(prefix).partition("/")
+    run_id, _, task_id = rest.rpartition("/")
+    return (dag_id, run_id) if dag_id and run_id and task_id else None
+
+
+def _run_consumer_prefix(deployment: str) -> str:
+    return f"{_RUN_CONSUMER_PREFIX}@{deployment}/" if deployment else f"{_RUN_CONSUMER_PREFIX}/"
+
+
+def consumers_with_leases(keys: Keys, group: str) -> Command[list[str]]:
+    """Return the names of the consumers that hold entries of a group.
+
+    :param keys: the keys of the queue.
+    :param group: the consumer group.
+    """
+    return redis_command(
+        "XPENDING",
+        keys.stream,
+        group,
+        parse=lambda reply: [name.decode("utf-8", "replace") for name, _ in reply[3] or ()],
+        default_if_missing=list,
+    )
+
+
+def renew_leases(keys: Keys, group: str, consumer: str) -> CommandFlow[int]:
+    """Start the leases of all entries that a consumer holds again. Delivery counts do not change.
+
+    :param keys: the keys of the queue.
+    :param group: the consumer group.
+    :param consumer: the name of the consumer.
+    :return: the number of renewed leases.
+    """
+    renewed, after = 0, "-"
+    while True:
+        page = yield consumer_group.pending_entries(keys, group, consumer, _RENEW_PAGE, after)
+        if page:
+            entry_ids = [row.entry_id for row in page]
+            renewals = yield consumer_group.renew_claims(keys, group, consumer, entry_ids)
+            renewed += sum(map(bool, renewals))
+            after = f"({entry_ids[-1]}"
+        if len(page) < _RENEW_PAGE:
+            return renewed
 
 
 def wait_for_entry(keys: Keys, block_ms: int) -> Command[Any]:

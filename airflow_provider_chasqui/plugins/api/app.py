@@ -76,6 +76,7 @@ def create_app() -> FastAPI:
     """Return the app. All paths, also static files and unknown ones, require view permission."""
     from airflow_provider_chasqui.core.errors import ChasquiError
     from airflow_provider_chasqui.plugins.api import (
+        actions,
         batches,
         dags,
         dead_letters,
@@ -103,7 +104,7 @@ def create_app() -> FastAPI:
     app.state.chasqui = AppState()
     app.add_exception_handler(ChasquiError, serializers.handle_error)
     app.include_router(queues.overview_router, prefix="/api")
-    for module in (queues, jobs, batches, dead_letters, dags, watchers):
+    for module in (queues, jobs, batches, dead_letters, actions, dags, watchers):
         app.include_router(module.router, prefix="/api")
     app.include_router(static_router)
 

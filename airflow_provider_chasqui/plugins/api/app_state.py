@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from airflow_provider_chasqui.engine.queue_discovery import QueueDiscovery
 from airflow_provider_chasqui.plugins.api.depth_history import DepthHistory, ThroughputCache
-from airflow_provider_chasqui.plugins.api.queue_discovery import QueueDiscovery
 from airflow_provider_chasqui.plugins.api.server_pool import ServerConnection, ServerPool
 
 

@@ -14,8 +14,16 @@ from airflow_provider_chasqui.core.errors import DecodeError
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.plugins.api import serializers
 from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep
+from airflow_provider_chasqui.plugins.api.permissions import (
+    UserDep,
+    editable_connections,
+    readable_dags,
+    require_connection_read,
+)
 
-router = APIRouter(prefix="/connections/{connection_id}/queue/batches")
+router = APIRouter(
+    prefix="/connections/{connection_id}/queue/batches", dependencies=[require_connection_read]
+)
 
 _MAX_DEAD_JOB_IDS = 100
 
@@ -24,6 +32,7 @@ _MAX_DEAD_JOB_IDS = 100
 async def list_batches(
     app_state: AppStateDep,
     server: ServerDep,
+    user: UserDep,
     queue_name: str,
     search: Annotated[str, Query(max_length=200)] = "",
     page: Annotated[int, Query(ge=0, le=10_000)] = 0,
@@ -43,11 +52,23 @@ async def list_batches(
     progresses = await server.run_flow(
         queue_name, run_in_lockstep(_progress_or_none(keys, batch_id) for batch_id in page_ids)
     )
+    rows = [serializers.batch_row(progress) for progress in progresses if progress]
     return {
-        "batches": [serializers.batch_row(progress) for progress in progresses if progress],
+        "batches": await _hide_origins(user, rows),
         "total": len(matches),
         "complete": complete,
     }
+
+
+async def _hide_origins(user: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Remove the task of batches of DAGs that the user may not read."""
+    readable = await readable_dags(user, {row["origin"]["dag_id"] for row in rows if row["origin"]})
+    return [
+        row
+        if row["origin"] is None or row["origin"]["dag_id"] in readable
+        else {**row, "origin": None, "source": ""}
+        for row in rows
+    ]
 
 
 def _newest_first(keys: Keys, batch_ids: list[str]) -> CommandFlow[list[str]]:
@@ -75,7 +96,9 @@ def _progress_or_none(keys: Keys, batch_id: str) -> CommandFlow[BatchProgress | 
 
 
 @router.get("/{batch_id}")
-async def get_batch(server: ServerDep, queue_name: str, batch_id: str) -> dict[str, Any]:
+async def get_batch(
+    server: ServerDep, user: UserDep, queue_name: str, batch_id: str
+) -> dict[str, Any]:
     """Return the progress of a batch and the ids of its first dead jobs."""
     check_batch_id(batch_id)
     progress = await server.run(queue_name, lambda queue: queue.batch_progress(batch_id))
@@ -84,4 +107,9 @@ async def get_batch(server: ServerDep, queue_name: str, batch_id: str) -> dict[s
         dead_job_ids = await server.run(
             queue_name, lambda queue: queue.dead_job_ids(batch_id, limit=_MAX_DEAD_JOB_IDS)
         )
-    return {**serializers.batch_row(progress), "dead_job_ids": dead_job_ids}
+    (row,) = await _hide_origins(user, [serializers.batch_row(progress)])
+    return {
+        **row,
+        "dead_job_ids": dead_job_ids,
+        "can_edit": bool(await editable_connections(user, [server.connection_id])),
+    }

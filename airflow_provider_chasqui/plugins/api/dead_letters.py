@@ -6,7 +6,8 @@ A replay or purge is made page by page, and each page is written to Airflow's au
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -14,7 +15,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_provider_chasqui.clock import current_time_ms
-from airflow_provider_chasqui.core.command import CommandFlow, as_int, redis_command
+from airflow_provider_chasqui.core.batch import BatchPosition, parse_batch_job_id
+from airflow_provider_chasqui.core.command import CommandFlow, as_int, as_raw, redis_command
 from airflow_provider_chasqui.core.commands import dead_letters
 from airflow_provider_chasqui.core.commands.dead_letters import (
     DeadLetterFilter,
@@ -22,13 +24,25 @@ from airflow_provider_chasqui.core.commands.dead_letters import (
     PageReport,
 )
 from airflow_provider_chasqui.core.errors import InvalidArgument, JobNotFound
+from airflow_provider_chasqui.core.job import DeadLetter
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.plugins.api import serializers
-from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep
-from airflow_provider_chasqui.plugins.api.permissions import AuditRecord, UserDep, require_edit
+from airflow_provider_chasqui.plugins.api.app_state import AppState, AppStateDep, ServerDep
+from airflow_provider_chasqui.plugins.api.permissions import (
+    AuditRecord,
+    UserDep,
+    readable_dags,
+    require_connection_read,
+    require_edit,
+    visible_settings,
+)
 from airflow_provider_chasqui.plugins.api.server_pool import ServerConnection
+from airflow_provider_chasqui.plugins.api.settings import Settings
+from airflow_provider_chasqui.plugins.api.task_origin import batch_origin
 
-router = APIRouter(prefix="/connections/{connection_id}/queue/dead-letters")
+router = APIRouter(
+    prefix="/connections/{connection_id}/queue/dead-letters", dependencies=[require_connection_read]
+)
 
 _FACET_SAMPLE_SIZE = 500
 _MAX_FACETS = 20
@@ -87,7 +101,9 @@ def _query_from_request(request: Request) -> DeadLetterQuery:
 
 @router.get("")
 async def list_page(
+    app_state: AppStateDep,
     server: ServerDep,
+    user: UserDep,
     queue_name: str,
     query: Annotated[DeadLetterQuery, Depends(_query_from_request)],
     cursor: Annotated[str | None, Query(pattern=_DEAD_LETTER_ID_PATTERN)] = None,
@@ -106,8 +122,14 @@ async def list_page(
         queue_name,
         lambda queue: queue.client.execute(redis_command("XLEN", keys.dlq, parse=as_int)),
     )
+    visible = await _settings_per_dead_letter(
+        app_state, server, user, queue_name, page.dead_letters
+    )
     return {
-        "dead_letters": [serializers.dead_letter_row(entry) for entry in page.dead_letters],
+        "dead_letters": [
+            serializers.dead_letter_row(entry, entry_settings)
+            for entry, entry_settings in zip(page.dead_letters, visible, strict=True)
+        ],
         "next_cursor": page.cursor,
         "scanned": page.scanned,
         "total": total,
@@ -137,6 +159,7 @@ async def facets(server: ServerDep, queue_name: str) -> dict[str, Any]:
 async def get_one(
     app_state: AppStateDep,
     server: ServerDep,
+    user: UserDep,
     queue_name: str,
     dead_letter_id: Annotated[str, Path(pattern=_DEAD_LETTER_ID_PATTERN)],
 ) -> dict[str, Any]:
@@ -148,7 +171,49 @@ async def get_one(
         raise JobNotFound(
             f"there is no dead letter {dead_letter_id}; it may have been replayed or purged"
         )
-    return serializers.dead_letter_detail(dead_letter, app_state.server_pool.settings)
+    (settings,) = await _settings_per_dead_letter(
+        app_state, server, user, queue_name, [dead_letter]
+    )
+    return serializers.dead_letter_detail(dead_letter, settings)
+
+
+async def _settings_per_dead_letter(
+    app_state: AppState,
+    server: ServerConnection,
+    user: Any,
+    queue_name: str,
+    entries: Sequence[DeadLetter],
+) -> list[Settings]:
+    """Return the settings for each dead letter, which hide it if its DAG is not readable.
+
+    The DAG is known for jobs of a batch.
+    """
+    settings = await visible_settings(user, server.connection_id, app_state.server_pool.settings)
+    batch_ids = [position.batch_id if position else "" for position in map(_position, entries)]
+    unique_ids = sorted({batch_id for batch_id in batch_ids if batch_id})
+    sources: list[bytes | None] = []
+    if unique_ids:
+        keys = Keys(queue_name)
+        commands = [
+            redis_command("HGET", keys.batch(batch_id), "source", parse=as_raw)
+            for batch_id in unique_ids
+        ]
+        sources = await server.run(queue_name, lambda queue: queue.client.pipeline(commands))
+    dag_ids = {
+        batch_id: origin["dag_id"]
+        for batch_id, source in zip(unique_ids, sources, strict=True)
+        if (origin := batch_origin(batch_id, (source or b"").decode("utf-8", "replace")))
+    }
+    readable = await readable_dags(user, dag_ids.values())
+    hidden = replace(settings, hide_payloads=True)
+    return [
+        hidden if dag_ids.get(batch_id) not in (None, *readable) else settings
+        for batch_id in batch_ids
+    ]
+
+
+def _position(entry: DeadLetter) -> BatchPosition | None:
+    return parse_batch_job_id(entry.job_id or "")
 
 
 class ChangeRequest(BaseModel):
@@ -219,14 +284,9 @@ async def _apply_change(
         "filter": change.filter.model_dump(exclude_none=True),
         "last_id": change.last_id,
     }
-    audit = AuditRecord(event, user.get_name(), details)
-    await audit.begin()
-    try:
+    async with AuditRecord(event, user.get_name(), details) as audit:
         result = await server.run_flow(queue_name, flow)
-    except Exception as error:
-        await audit.finish({"error": str(error)})
-        raise
-    await audit.finish(asdict(result.report))
+        audit.outcome = asdict(result.report)
     return _result_json(result)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_chasqui.core.commands.inspect import Depth, ThroughputBucket
+from airflow_provider_chasqui.core.commands.counters import ThroughputBucket
+from airflow_provider_chasqui.core.commands.inspect import Depth
 
 _MAX_SAMPLES = 240
 _MIN_SAMPLE_INTERVAL_MS = 4_000

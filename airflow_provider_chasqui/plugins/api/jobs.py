@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -10,22 +11,30 @@ from starlette.concurrency import run_in_threadpool
 
 from airflow_provider_chasqui.core.batch import parse_batch_job_id
 from airflow_provider_chasqui.core.command import CommandFlow
-from airflow_provider_chasqui.core.commands import dead_letters, inspect
+from airflow_provider_chasqui.core.commands import dead_letters, inspect, results
 from airflow_provider_chasqui.core.commands import events as event_commands
 from airflow_provider_chasqui.core.commands.dead_letters import DeadLetterFilter
 from airflow_provider_chasqui.core.commands.inspect import JobStatus
 from airflow_provider_chasqui.core.errors import BatchNotFound, ChasquiError, DecodeError
 from airflow_provider_chasqui.core.event import FINAL_EVENTS, Event
 from airflow_provider_chasqui.core.job import DeadLetter
-from airflow_provider_chasqui.core.json_values import to_jsonable
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.plugins.api import serializers
 from airflow_provider_chasqui.plugins.api.app_state import AppStateDep, ServerDep
+from airflow_provider_chasqui.plugins.api.permissions import (
+    UserDep,
+    editable_connections,
+    readable_dags,
+    require_connection_read,
+    visible_settings,
+)
 from airflow_provider_chasqui.plugins.api.server_pool import ServerConnection
 from airflow_provider_chasqui.plugins.api.task_origin import batch_origin, job_origin
 from airflow_provider_chasqui.queue_async import AsyncQueue
 
-router = APIRouter(prefix="/connections/{connection_id}/queue/job")
+router = APIRouter(
+    prefix="/connections/{connection_id}/queue/job", dependencies=[require_connection_read]
+)
 
 _MAX_ENTRIES_SCANNED = 30_000
 _MAX_EVENTS = 200
@@ -38,6 +47,7 @@ _CLOCK_SKEW_MS = 3600 * 1000
 async def get_job(
     app_state: AppStateDep,
     server: ServerDep,
+    user: UserDep,
     queue_name: str,
     job_id: Annotated[str, Query(max_length=1000)],
 ) -> dict[str, Any]:
@@ -46,8 +56,13 @@ async def get_job(
     The search reads a limited number of entries. `search_truncated` is true if the job was not
     found and some entries were not read.
     """
-    settings, keys = app_state.server_pool.settings, Keys(queue_name)
+    keys = Keys(queue_name)
+    settings = await visible_settings(user, server.connection_id, app_state.server_pool.settings)
     batch = await _batch_progress(server, queue_name, job_id)
+    origin = await _find_origin(server, queue_name, job_id, batch)
+    if origin is not None and not await readable_dags(user, [origin["dag_id"]]):
+        settings, origin = replace(settings, hide_payloads=True), None
+        batch = None if batch is None else {**batch, "origin": None, "source": ""}
     start_ms = _search_start_ms(batch)
     found = await server.run_flow(
         queue_name,
@@ -91,14 +106,15 @@ async def get_job(
         "reason": status.reason or (dead_letter.reason if dead_letter else None),
         "payload": serializers.payload_text(job, settings),
         "result": serializers.value_text(result, settings) if has_result else None,
-        "progress": None if settings.hide_payloads else to_jsonable(progress, settings.mask_fields),
+        "progress": None if settings.hide_payloads else serializers.masked_json(progress, settings),
         "dead_letter": serializers.dead_letter_detail(dead_letter, settings)
         if dead_letter
         else None,
-        "events": [serializers.event_row(event) for event in events],
+        "events": [serializers.event_row(event, settings) for event in events],
         "more_events": not timeline.complete,
         "batch": batch,
-        "origin": await _find_origin(server, queue_name, job_id, batch),
+        "can_edit": bool(await editable_connections(user, [server.connection_id])),
+        "origin": origin,
     }
 
 
@@ -143,7 +159,7 @@ def _find_dead_letter(keys: Keys, job_id: str) -> CommandFlow[DeadLetter | None]
 async def _result_and_progress(queue: AsyncQueue, job_id: str) -> tuple[bool, Any, Any]:
     """Return whether a result is stored, the result, and the last reported progress."""
     try:
-        has_result, result = await queue.client.execute(inspect.get_result(queue.keys, job_id))
+        has_result, result = await queue.client.run_flow(results.get_result(queue.keys, job_id))
         return has_result, result, await queue.progress(job_id)
     except DecodeError as error:
         return True, serializers.unreadable_text(error), None

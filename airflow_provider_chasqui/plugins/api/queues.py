@@ -11,17 +11,19 @@ from fastapi import APIRouter, Query
 from airflow_provider_chasqui.clock import current_time_ms
 from airflow_provider_chasqui.core.command import CommandFlow
 from airflow_provider_chasqui.core.commands import consumer_group, delayed, inspect
-from airflow_provider_chasqui.core.commands.inspect import (
-    Depth,
-    ThroughputBucket,
-    sample_throughput,
-)
+from airflow_provider_chasqui.core.commands.counters import ThroughputBucket, read_throughput
+from airflow_provider_chasqui.core.commands.inspect import Depth
 from airflow_provider_chasqui.core.errors import ChasquiError, ConnectionFailed
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.plugins.api import serializers
 from airflow_provider_chasqui.plugins.api.app_state import AppState, AppStateDep, ServerDep
 from airflow_provider_chasqui.plugins.api.depth_history import samples_json
-from airflow_provider_chasqui.plugins.api.permissions import UserDep, editable_connections
+from airflow_provider_chasqui.plugins.api.permissions import (
+    UserDep,
+    editable_connections,
+    readable_connections,
+    require_connection_read,
+)
 from airflow_provider_chasqui.plugins.api.serializers import error_json
 from airflow_provider_chasqui.plugins.api.server_pool import (
     NO_QUEUE,
@@ -31,19 +33,18 @@ from airflow_provider_chasqui.plugins.api.server_pool import (
 from airflow_provider_chasqui.plugins.api.settings import Settings
 
 overview_router = APIRouter()
-router = APIRouter(prefix="/connections/{connection_id}/queue")
+router = APIRouter(
+    prefix="/connections/{connection_id}/queue", dependencies=[require_connection_read]
+)
 
 OVERVIEW_PAGE_SIZE = 50
-_OVERVIEW_PERIOD_MS = 30 * 60_000
-_OVERVIEW_BUCKETS = 30
-_OVERVIEW_EVENTS_PER_BUCKET = 50
-# Throughput is expensive to read: each request reads it for a few queues and takes the others from
-# the cache.
+_OVERVIEW_MINUTES = 30
+# Throughput takes a command per minute: each request reads it for a few queues and takes the others
+# from the cache.
 _MAX_THROUGHPUT_QUERIES = 10
 _THROUGHPUT_CACHE_S = 10.0
 
 _BUCKETS = 60
-_EVENTS_PER_BUCKET = 200
 _MAX_GROUPS = 50
 _MAX_CONSUMERS = 200
 
@@ -59,7 +60,9 @@ async def overview(
     page: Annotated[int, Query(ge=0, le=10_000)] = 0,
 ) -> dict[str, Any]:
     """Return all connections, each with one page of its queues."""
-    connection_ids = await app_state.server_pool.connection_ids()
+    configured = await app_state.server_pool.connection_ids()
+    readable = await readable_connections(user, configured)
+    connection_ids = [connection_id for connection_id in configured if connection_id in readable]
     rows = await asyncio.gather(
         *(
             _connection_row(app_state, connection_id, search, page)
@@ -69,7 +72,12 @@ async def overview(
     editable = await editable_connections(user, connection_ids)
     for row in rows:
         row["can_edit"] = row["id"] in editable
-    return {"connections": rows, "page_size": OVERVIEW_PAGE_SIZE, "now": current_time_ms()}
+    return {
+        "connections": rows,
+        "hidden_connections": len(configured) - len(connection_ids),
+        "page_size": OVERVIEW_PAGE_SIZE,
+        "now": current_time_ms(),
+    }
 
 
 async def _connection_row(
@@ -126,11 +134,7 @@ def _read_stats(
         _as_flow(inspect.entries_added(keys.stream)),
     ]
     if with_throughput:
-        flows.append(
-            sample_throughput(
-                keys, now_ms, _OVERVIEW_PERIOD_MS, _OVERVIEW_BUCKETS, _OVERVIEW_EVENTS_PER_BUCKET
-            )
-        )
+        flows.append(read_throughput(keys, now_ms, _OVERVIEW_MINUTES, _OVERVIEW_MINUTES))
     depth, entries_added, *throughput = yield from inspect.run_in_lockstep(flows)
     return depth, entries_added, throughput[0] if throughput else None
 
@@ -207,6 +211,8 @@ def _depth_json(depth: Depth, now_ms: int) -> dict[str, Any]:
         "next_due_at": depth.next_due_ms,
         "consumers": depth.consumers,
         "repeats": depth.repeats,
+        "paused": depth.paused,
+        "paused_job_names": list(depth.paused_job_names),
     }
 
 
@@ -215,9 +221,9 @@ def _throughput_json(buckets: Sequence[ThroughputBucket]) -> list[dict[str, Any]
         {
             "start_at": bucket.start_ms,
             "completed": bucket.completed,
+            "failed": bucket.failed,
             "retried": bucket.retried,
             "dead": bucket.dead,
-            "sampled": bucket.sampled,
         }
         for bucket in buckets
     ]
@@ -234,9 +240,7 @@ async def get_queue(
     """Return the current depth of a queue and its throughput over the last minutes."""
     keys, now_ms, connection_id = Keys(queue_name), current_time_ms(), server.connection_id
     depth = await server.run_flow(queue_name, inspect.depth(keys, server.group))
-    throughput = await server.run_flow(
-        queue_name, sample_throughput(keys, now_ms, minutes * 60_000, _BUCKETS, _EVENTS_PER_BUCKET)
-    )
+    throughput = await server.run_flow(queue_name, read_throughput(keys, now_ms, minutes, _BUCKETS))
     entries_added = await server.run(
         queue_name, lambda queue: queue.client.execute(inspect.entries_added(keys.stream))
     )
@@ -284,12 +288,12 @@ async def list_delayed(
     limit: LimitQuery = 50,
 ) -> dict[str, Any]:
     """Return a page of the delayed jobs, next due first."""
-    rows = await server.run_flow(
+    page = await server.run_flow(
         queue_name, inspect.delayed_jobs_page(Keys(queue_name), start, limit)
     )
     return {
-        "jobs": [serializers.delayed_row(row) for row in rows],
-        "next_start": start + limit if len(rows) == limit else None,
+        "jobs": [serializers.delayed_row(row) for row in page.rows],
+        "next_start": page.next_start,
     }
 
 

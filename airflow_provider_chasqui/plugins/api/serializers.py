@@ -1,6 +1,7 @@
 """Conversion of jobs, dead letters, events, batches and errors to the JSON of the API.
 
-Long texts are truncated and the values of secret fields are masked.
+Long texts are truncated. Secrets are masked in all of them: the values of secret fields, what
+Airflow's secrets masker knows, and passwords in URLs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from airflow._shared.secrets_masker import redact, should_hide_value_for_key
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -33,6 +35,7 @@ from airflow_provider_chasqui.core.errors import (
 from airflow_provider_chasqui.core.event import Event
 from airflow_provider_chasqui.core.job import DeadLetter, Job
 from airflow_provider_chasqui.core.json_values import to_jsonable
+from airflow_provider_chasqui.core.masking import mask_passwords
 from airflow_provider_chasqui.core.repeat import RepeatStatus
 from airflow_provider_chasqui.core.stream_id import StreamId
 from airflow_provider_chasqui.plugins.api.settings import Settings
@@ -40,6 +43,8 @@ from airflow_provider_chasqui.plugins.api.task_origin import batch_origin
 
 MAX_TEXT_LENGTH = 64 * 1024
 _MAX_LINE_LENGTH = 300
+# A secret that begins before the cut is masked as a whole.
+_MARGIN = 1000
 
 
 def value_text(value: Any, settings: Settings) -> dict[str, Any]:
@@ -50,12 +55,52 @@ def value_text(value: Any, settings: Settings) -> dict[str, Any]:
     """
     if settings.hide_payloads:
         return {"hidden": True, "text": "", "truncated": False}
-    text = json.dumps(to_jsonable(value, settings.mask_fields), indent=2, ensure_ascii=False)
+    text = json.dumps(masked_json(value, settings), indent=2, ensure_ascii=False)
+    text = mask_text(text)
     return {
         "hidden": False,
         "text": text[:MAX_TEXT_LENGTH],
         "truncated": len(text) > MAX_TEXT_LENGTH,
     }
+
+
+def masked_json(value: Any, settings: Settings) -> Any:
+    """Return a value as JSON values, with the values of secret fields masked.
+
+    :param value: the value.
+    :param settings: which fields are masked in addition to those of Airflow's secrets masker.
+    """
+
+    def is_secret(name: str) -> bool:
+        lower = name.lower()
+        if any(field in lower for field in settings.mask_fields):
+            return True
+        return bool(should_hide_value_for_key(name))  # type: ignore[no-untyped-call]
+
+    return to_jsonable(value, is_secret)
+
+
+def mask_text(text: str) -> str:
+    """Return a text without the secrets that Airflow has registered and passwords in URLs.
+
+    :param text: the text.
+    """
+    return str(redact(mask_passwords(text)))
+
+
+def error_text(text: str | None, settings: Settings, max_length: int) -> str | None:
+    """Return an error text for the page, or None if there is none or payloads are hidden.
+
+    Errors often contain parts of the payload.
+
+    :param text: the text.
+    :param settings: whether payloads are hidden.
+    :param max_length: the maximum length.
+    """
+    if not text or settings.hide_payloads:
+        return None
+    masked = mask_text(text[: max_length + _MARGIN])
+    return masked if len(masked) <= max_length else masked[:max_length] + "…"
 
 
 def payload_text(job: Job | None, settings: Settings) -> dict[str, Any] | None:
@@ -80,12 +125,6 @@ def unreadable_text(error: DecodeError) -> str:
 def attempt_number(job: Job | None) -> int | None:
     """Return the number of the current attempt, counted from 1, or None if there is no job."""
     return job.attempt + 1 if job else None
-
-
-def _truncate(text: str | None) -> str | None:
-    if text is None or len(text) <= _MAX_LINE_LENGTH:
-        return text
-    return text[:_MAX_LINE_LENGTH] + "…"
 
 
 def _batch_id_of(job_id: str | None) -> str | None:
@@ -126,14 +165,18 @@ def delayed_row(row: DelayedRow) -> dict[str, Any]:
     }
 
 
-def dead_letter_row(dead_letter: DeadLetter) -> dict[str, Any]:
-    """Return a dead letter for a list, without its payload."""
+def dead_letter_row(dead_letter: DeadLetter, settings: Settings) -> dict[str, Any]:
+    """Return a dead letter for a list, without its payload.
+
+    :param dead_letter: the dead letter.
+    :param settings: whether payloads, and so errors, are hidden.
+    """
     return {
         "id": dead_letter.id,
         "job_id": dead_letter.job_id,
         "job_name": dead_letter.job_name,
         "reason": dead_letter.reason,
-        "error": _truncate(dead_letter.error or dead_letter.detail),
+        "error": error_text(dead_letter.error or dead_letter.detail, settings, _MAX_LINE_LENGTH),
         "attempts": dead_letter.attempts,
         "dead_at": dead_lettered_at_ms(dead_letter),
         "size": len(dead_letter.raw),
@@ -149,18 +192,22 @@ def dead_letter_detail(dead_letter: DeadLetter, settings: Settings) -> dict[str,
     :param settings: which fields are masked, and whether payloads are hidden.
     """
     return {
-        **dead_letter_row(dead_letter),
-        "error": (dead_letter.error or "")[:MAX_TEXT_LENGTH] or None,
-        "detail": (dead_letter.detail or "")[:MAX_TEXT_LENGTH] or None,
+        **dead_letter_row(dead_letter, settings),
+        "error": error_text(dead_letter.error, settings, MAX_TEXT_LENGTH),
+        "detail": error_text(dead_letter.detail, settings, MAX_TEXT_LENGTH),
         "source_id": dead_letter.source_id,
         "created_at": dead_letter.job.created_at_ms if dead_letter.job else None,
         "payload": payload_text(dead_letter.job, settings),
     }
 
 
-def event_row(event: Event) -> dict[str, Any]:
-    """Return an event; its field names are those of `Event`."""
-    return asdict(event)
+def event_row(event: Event, settings: Settings) -> dict[str, Any]:
+    """Return an event; its field names are those of `Event`.
+
+    :param event: the event. The reason of a failed attempt is its error.
+    :param settings: whether payloads, and so errors, are hidden.
+    """
+    return asdict(event) | {"reason": error_text(event.reason, settings, MAX_TEXT_LENGTH)}
 
 
 def _format_schedule(schedule: Schedule) -> str:
@@ -195,6 +242,7 @@ def batch_row(progress: BatchProgress) -> dict[str, Any]:
         "done": progress.done,
         "dead": progress.dead,
         "finished": progress.finished,
+        "cancelled_at": progress.cancelled_at_ms,
         "created_at": progress.created_at_ms,
         "source": progress.source,
         "origin": batch_origin(progress.batch_id, progress.source),

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 from airflow.configuration import conf
 
+from airflow_provider_chasqui.core.errors import InvalidArgument
+
 CONFIG_SECTION = "chasqui"
 DEFAULT_MASK_FIELDS = (
     "password, passwd, secret, token, api_key, apikey, access_key, private_key, authorization"
 )
+
+PAYLOADS_VALUES = ("none", "editors", "readers")
+PAYLOADS_DEFAULT = "editors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +25,19 @@ class Settings:
         type chasqui that Airflow lists.
     :param queues: queues that are always shown, also if discovery does not find them.
     :param mask_fields: lower-case names of payload fields whose values are masked.
-    :param hide_payloads: whether payloads and results are hidden.
+    :param payloads: who sees payloads, results and errors: `none`, `editors` of the connection or
+        its `readers`.
     :param discover_queues: whether queues are discovered with SCAN.
+    :param hide_payloads: whether payloads are hidden from the user of the request;
+        `permissions.visible_settings` decides.
     """
 
     connections: tuple[str, ...]
     queues: tuple[str, ...]
     mask_fields: frozenset[str]
-    hide_payloads: bool
+    payloads: str
     discover_queues: bool
+    hide_payloads: bool = True
 
 
 def read_settings() -> Settings:
@@ -39,9 +48,19 @@ def read_settings() -> Settings:
         mask_fields=frozenset(
             name.lower() for name in _read_list("mask_fields", DEFAULT_MASK_FIELDS)
         ),
-        hide_payloads=conf.getboolean(CONFIG_SECTION, "hide_payloads", fallback=False),
+        payloads=_read_payloads(),
         discover_queues=conf.getboolean(CONFIG_SECTION, "discover_queues", fallback=True),
     )
+
+
+def _read_payloads() -> str:
+    value = conf.get(CONFIG_SECTION, "payloads", fallback=PAYLOADS_DEFAULT).strip().lower()
+    if value not in PAYLOADS_VALUES:
+        raise InvalidArgument(
+            f"the option payloads of [{CONFIG_SECTION}] must be one of "
+            f"{', '.join(PAYLOADS_VALUES)}, not {value!r}"
+        )
+    return value
 
 
 def _read_list(option: str, default: str = "") -> tuple[str, ...]:

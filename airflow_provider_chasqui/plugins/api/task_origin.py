@@ -6,6 +6,8 @@ XCom is used.
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -14,7 +16,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_provider_chasqui.links.job import LINK_XCOM_KEY, build_page_url
+from airflow_provider_chasqui.links.job import LINK_XCOM_KEY
 
 _SOURCE_PREFIX = "airflow:"
 # A job with an explicit id does not carry its task, so only the newest links are searched.
@@ -57,7 +59,7 @@ def job_origin(connection_id: str, queue_name: str, job_id: str) -> dict[str, An
     :param queue_name: the name of the queue.
     :param job_id: the id of the job.
     """
-    page_url = build_page_url(connection_id, queue_name, job=job_id)
+    wanted = (connection_id, queue_name, job_id)
     columns = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index)
     with create_session() as session:
         query = (
@@ -67,7 +69,8 @@ def job_origin(connection_id: str, queue_name: str, job_id: str) -> dict[str, An
             .limit(_MAX_LINKS)
         )
         for *task, value in session.execute(query):
-            if page_url in str(value):
+            params = _link_params(value)
+            if (params.get("conn"), params.get("queue"), params.get("job")) == wanted:
                 return asdict(TaskOrigin(*task))
     return None
 
@@ -102,11 +105,21 @@ def sent_links(
         return [link for row in rows if (link := _parse_link(row)) is not None]
 
 
+def _link_params(value: Any) -> dict[str, str]:
+    """Return the query parameters of a stored link.
+
+    The value is not deserialized, because a task chooses it and Airflow's decoder makes objects.
+
+    :param value: the stored value: a text, or the text as JSON.
+    """
+    if isinstance(value, str) and value.startswith('"'):
+        with suppress(ValueError):
+            value = json.loads(value)
+    return dict(parse_qsl(urlsplit(value).query)) if isinstance(value, str) else {}
+
+
 def _parse_link(row: XComModel) -> dict[str, Any] | None:
-    value = XComModel.deserialize_value(row)
-    if not isinstance(value, str):
-        return None
-    params = dict(parse_qsl(urlsplit(value).query))
+    params = _link_params(row.value)
     if not params.get("conn") or not params.get("queue"):
         return None
     return {

@@ -20,6 +20,7 @@ from airflow_provider_chasqui.core.errors import ChasquiError
 from airflow_provider_chasqui.core.keys import Keys
 from airflow_provider_chasqui.hooks.chasqui import DEFAULT_CONN_ID
 from airflow_provider_chasqui.plugins.api.app_state import AppState, AppStateDep
+from airflow_provider_chasqui.plugins.api.permissions import UserDep, readable_connections
 from airflow_provider_chasqui.plugins.api.serializers import error_json
 
 router = APIRouter()
@@ -41,9 +42,11 @@ _NO_STATUS = {
 
 
 @router.get("/watchers")
-async def list_watchers(app_state: AppStateDep) -> dict[str, Any]:
-    """Return the asset watchers that read Chasqui queues."""
+async def list_watchers(app_state: AppStateDep, user: UserDep) -> dict[str, Any]:
+    """Return the asset watchers that read queues of connections that the user may read."""
     rows = await run_in_threadpool(_registered_watchers)
+    readable = await readable_connections(user, {row["connection"] for row in rows})
+    rows = [row for row in rows if row["connection"] in readable]
     return {"watchers": await asyncio.gather(*(_add_status(app_state, row) for row in rows))}
 
 

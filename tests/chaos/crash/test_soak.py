@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 180)]
 RETRY = RetryPolicy(5, Backoff.fixed(timedelta(milliseconds=20)))
 PAYLOADS = ["quick", 0.01, "fail", "die", "quick", "quick", 0.05, "quick"]
 # Keys with a TTL of more than a minute.
-KEYS_WITH_TTL = ("batch:", "replays:", "idempotency:", "dlid:")
+KEYS_WITH_TTL = ("batch:", "replays:", "idempotency:", "dlid:", "outcomes:")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
+from typing import NoReturn
 
-from airflow.sdk import DAG, task
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import DAG, get_current_context, task
 
 from airflow_provider_chasqui.assets.chasqui import create_asset
+from airflow_provider_chasqui.core.batch import parse_batch_job_id
+from airflow_provider_chasqui.hooks.chasqui import ChasquiHook
+from airflow_provider_chasqui.operators.cancel import ChasquiCancelOperator
 from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
 from airflow_provider_chasqui.sensors.batch import ChasquiBatchSensor
 from airflow_provider_chasqui.sensors.depth import ChasquiQueueDepthSensor
@@ -55,6 +61,20 @@ for deferrable in (True, False):
             wait_timeout=30,
             deferrable=deferrable,
             max_failed=1,
+        )
+
+    with dag(f"templated_{'deferred' if deferrable else 'in_process'}"):
+        ChasquiEnqueueOperator(
+            task_id="send",
+            queue_name=QUEUE,
+            batch=[1, 2, 3],
+            wait_for_completion=True,
+            wait_timeout="{{ dag_run.conf.timeout }}",
+            run_at="{{ none }}",
+            job_retry="{{ 1 }}",
+            max_failed="{{ dag_run.conf.max_failed }}",
+            progress_interval="{{ 5 }}",
+            deferrable=deferrable,
         )
 
     with dag(f"batch_{'deferred' if deferrable else 'in_process'}"):
@@ -106,14 +126,24 @@ for mode in ("deferred", "in_process", "rescheduled"):
             )
 
 with dag("short_timeout"):
-    ChasquiEnqueueOperator(
-        task_id="send",
-        queue_name=QUEUE,
-        payload=1,
-        wait_for_completion=True,
-        wait_timeout=0.5,
-        deferrable=False,
-    )
+    for deferrable in (False, True):
+        suffix = "deferred" if deferrable else "in_task"
+        ChasquiEnqueueOperator(
+            task_id=f"send_{suffix}",
+            queue_name=QUEUE,
+            payload=1,
+            wait_for_completion=True,
+            wait_timeout=0.5,
+            deferrable=deferrable,
+        )
+        ChasquiEnqueueOperator(
+            task_id=f"send_batch_{suffix}",
+            queue_name=QUEUE,
+            payloads=[1, 2, 3],
+            wait_for_completion=True,
+            wait_timeout=0.5,
+            deferrable=deferrable,
+        )
     ChasquiQueueDepthSensor(
         task_id="sense",
         queue_name=QUEUE,
@@ -122,6 +152,18 @@ with dag("short_timeout"):
         soft_fail=True,
         deferrable=False,
     )
+
+for deferrable in (True, False):
+    with dag(f"with_outlet_{'deferred' if deferrable else 'in_process'}"):
+        ChasquiEnqueueOperator(
+            task_id="send",
+            queue_name=QUEUE,
+            batch=[1, 2, 3],
+            wait_for_completion=True,
+            wait_timeout=30,
+            deferrable=deferrable,
+            outlets=[create_asset(queue_name="emails", host="redis")],
+        )
 
 with dag("with_outlet"):
     ChasquiEnqueueOperator(
@@ -142,8 +184,42 @@ with dag("explicit_job_id"):
         deferrable=True,
     )
 
-with dag("from_file", template_searchpath=[__file__.rsplit("/", 1)[0]]):
-    ChasquiEnqueueOperator(task_id="send", queue_name=QUEUE, payload="payload.json")
+with dag("text_of_json_files"):
+
+    @task.chasqui(queue_name=QUEUE, returns="batch")
+    def paths(manifest: str):
+        return [{"path": manifest}, {"path": "{{ ds }}.json"}]
+
+    ChasquiEnqueueOperator(
+        task_id="single", queue_name=QUEUE, payload={"path": "s3://bucket/{{ ds }}/part-0.json"}
+    )
+    ChasquiEnqueueOperator(
+        task_id="several", queue_name=QUEUE, batch=[{"path": "{{ ds }}/a.json"}, {"card": "4111"}]
+    )
+    paths("s3://bucket/manifest.json")
+
+with dag("upstream_payloads"):
+
+    @task
+    def upstream(value: object) -> object:
+        return value
+
+    @task
+    def rows_of(name: str) -> object:
+        return None if name == "nothing" else []
+
+    ChasquiEnqueueOperator(task_id="nothing", queue_name=QUEUE, batch=rows_of("nothing"))
+    ChasquiEnqueueOperator(
+        task_id="empty",
+        queue_name=QUEUE,
+        batch=rows_of("empty"),
+        wait_for_completion=True,
+        wait_timeout=30,
+        deferrable=False,
+    )
+    ChasquiEnqueueOperator(
+        task_id="nested", queue_name=QUEUE, payloads=[upstream("a"), {"deep": [upstream("b")]}]
+    )
 
 with dag("mapped"):
 
@@ -177,8 +253,70 @@ for on_retry in ("reattach", "replay"):
             deferrable=True,
         )
 
-with dag("retried_other", render_template_as_native_obj=True):
-    ChasquiEnqueueOperator(task_id="send", queue_name=QUEUE, payloads="{{ dag_run.conf.payloads }}")
+for on_change in ("resend", "fail", "keep"):
+    with dag(f"changed_{on_change}", render_template_as_native_obj=True):
+        ChasquiEnqueueOperator(
+            task_id="send",
+            queue_name=QUEUE,
+            payloads="{{ dag_run.conf.payloads }}",
+            on_change=on_change,
+        )
+
+with dag("killed_while_sending"):
+
+    @task.chasqui(queue_name=QUEUE, returns="batch", cancel_on_kill=True)
+    def produce(dag_run=None, task=None):
+        for n in range(12_000):
+            if n == 10_000 and dag_run.conf["kill"]:
+                task.on_kill()  # after the first pipeline of 16 MiB
+            yield {"n": n, "text": "x" * 4_000}
+
+    produce()
+
+
+class KilledAfterSuccess(ChasquiEnqueueOperator):
+    """Operator that is killed after `execute` has returned, as by `task_success_overtime`."""
+
+    def execute(self, context: object) -> object:
+        result = super().execute(context)
+        self.on_kill()
+        return result
+
+
+with dag("killed_after_success"):
+    KilledAfterSuccess(task_id="send", queue_name=QUEUE, batch=[1, 2], cancel_on_kill=True)
+
+
+class KilledWhileDeferred(ChasquiEnqueueOperator):
+    """Operator whose trigger is killed, possibly after a later try attached itself to the batch."""
+
+    def defer(self, *, trigger: object, **options: object) -> NoReturn:
+        fields = trigger.serialize()[1]
+        if get_current_context()["dag_run"].conf["later_try"]:
+            batch_id = fields.get("batch_id") or parse_batch_job_id(fields["job_id"]).batch_id
+            with ChasquiHook() as hook:
+                hook.queue(self.queue_name).attach_batch(batch_id, "2:later")
+        asyncio.run(type(trigger)(**fields).on_kill())
+        raise AirflowSkipException("the trigger was killed")
+
+
+for kind, payloads in (("payload", 1), ("batch", [1, 2])):
+    with dag(f"killed_while_deferred_{kind}"):
+        KilledWhileDeferred(
+            task_id="send",
+            queue_name=QUEUE,
+            wait_for_completion=True,
+            deferrable=True,
+            cancel_on_kill=True,
+            **{kind: payloads},
+        )
+
+with dag("cancelled"):
+    to_cancel = ChasquiEnqueueOperator(task_id="send", queue_name=QUEUE, batch=[1, 2, 3])
+    ChasquiCancelOperator(task_id="handle", batch=to_cancel.output)
+    ChasquiCancelOperator(task_id="batch_id", queue_name=QUEUE, batch="by-id")
+    ChasquiCancelOperator(task_id="missing", queue_name=QUEUE, batch="never-sent")
+    ChasquiCancelOperator(task_id="job", queue_name=QUEUE, job_id="{{ dag_run.conf.job }}")
 
 with dag("decorated"):
 

@@ -11,6 +11,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
 from airflow_provider_chasqui.sensors.batch import ChasquiBatchSensor
+from airflow_provider_chasqui.sensors.job import ChasquiJobSensor
 
 START = datetime(2026, 1, 1)
 QUEUE = "{{ dag_run.conf.queue }}"
@@ -48,6 +49,15 @@ with DAG("await_thousand", schedule=None, start_date=START):
         task_id="wait", batch=handle.output, deferrable=True, timeout=300, progress_interval=0.5
     )
 
+with DAG("start_from_trigger", schedule=None, start_date=START):
+    in_triggerer: dict[str, Any] = {
+        "queue_name": QUEUE,
+        "deferrable": True,
+        "start_from_trigger": True,
+    }
+    ChasquiJobSensor(task_id="job", job_id="{{ dag_run.conf.job }}", timeout=200, **in_triggerer)
+    ChasquiBatchSensor(task_id="never", batch="never", timeout=5, **in_triggerer)
+
 with DAG("killed_task", schedule=None, start_date=START):
     KilledAfterSending(
         task_id="send",
@@ -58,10 +68,12 @@ with DAG("killed_task", schedule=None, start_date=START):
     )
 
 with DAG("cleared", schedule=None, start_date=START):
-    for on_retry in ("reattach", "resubmit"):
-        ChasquiEnqueueOperator(
-            task_id=on_retry, queue_name=QUEUE, payload=on_retry, on_retry=on_retry
-        )
+    for task_id, options in {
+        "resend": {},
+        "reattach": {"on_clear": "reattach"},
+        "resubmit": {"on_retry": "resubmit"},
+    }.items():
+        ChasquiEnqueueOperator(task_id=task_id, queue_name=QUEUE, payload=task_id, **options)
 
 with DAG("failed_by_user", schedule=None, start_date=START):
     for deferrable in (True, False):
@@ -72,4 +84,5 @@ with DAG("failed_by_user", schedule=None, start_date=START):
             delay=timedelta(hours=1),
             wait_for_completion=True,
             deferrable=deferrable,
+            cancel_on_kill=True,
         )

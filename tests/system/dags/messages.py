@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher, get_current_context, task
@@ -67,3 +68,19 @@ with DAG("on_queue_not_empty", schedule=[QUEUE_NOT_EMPTY], catchup=False, max_ac
         retry_after=timedelta(seconds=1),
     ) as messages:
         work(messages)
+
+# Shorter than the task, so that a second run would lease the messages if no lease was renewed.
+SHORT_LEASE_TTL = timedelta(seconds=8)
+SLOW_QUEUE_NOT_EMPTY = queue_not_empty_asset(
+    "sys-slow-leases", lease_ttl=SHORT_LEASE_TTL, interval=timedelta(seconds=2)
+)
+
+with DAG("on_slow_queue", schedule=[SLOW_QUEUE_NOT_EMPTY], catchup=False, max_active_runs=4):
+
+    @task
+    def work_slowly(messages: list[dict]) -> None:
+        record("slow", [message["id"] for message in messages])
+        time.sleep(max(message["payload"]["seconds"] for message in messages))
+
+    with leased_messages("sys-slow-leases", lease_ttl=SHORT_LEASE_TTL) as messages:
+        work_slowly(messages)

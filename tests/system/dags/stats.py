@@ -22,7 +22,7 @@ with DAG("replay_with_metrics", schedule=None, start_date=START):
     )
     wait >> ChasquiReplayDlqOperator(task_id="replay", queue_name=QUEUE)
 
-with DAG("wait_for_unknown_batch", schedule=None, start_date=START):
+with DAG("wait_for_unreadable_batch", schedule=None, start_date=START):
     ChasquiBatchSensor(
-        task_id="wait", batch="never-sent", queue_name=QUEUE, deferrable=True, timeout=300
+        task_id="wait", batch="unreadable", queue_name=QUEUE, deferrable=True, timeout=300
     )
