@@ -64,6 +64,7 @@ check: setup ## Check lint, formatting, spelling and types
 fix: setup ## Apply automatic fixes of the linter and the formatter
 	@$(BIN)/python -m tools.async_to_sync
 	@$(BIN)/python -m tools.parameter_tables
+	@cp docs/grafana/alerts.yaml charts/chasqui/files/alerts.yaml
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
