@@ -104,6 +104,27 @@ def derive_id(task_instance: Any, *, per_try: bool = False) -> str:
     return f"{name}~t{task_instance.try_number}" if per_try else name
 
 
+def owner_of(task_instance: Any) -> str:
+    """Return the owner of the batches that this try sends: its number and its id.
+
+    :param task_instance: the task instance.
+    """
+    return f"{task_instance.try_number}:{task_instance.id}"
+
+
+def is_event_of_other_try(task_instance: Any, event: dict[str, Any]) -> bool:
+    """Return whether a trigger of an earlier try emitted an event.
+
+    A clear of a deferred task deletes its trigger from Airflow's database. A database that uses the
+    id of a deleted row again, such as SQLite, can give it to the trigger of the next try while the
+    triggerer still runs the first one. The next try is then resumed with the event of the first.
+
+    :param task_instance: the task instance.
+    :param event: the event with which the task is resumed.
+    """
+    return event.get("owner") not in (None, owner_of(task_instance))
+
+
 def count_tries_before_clear(task_instance: Any) -> int:
     """Return the number of tries before the last clear, or 0 if the task was not cleared.
 

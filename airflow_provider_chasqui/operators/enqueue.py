@@ -38,7 +38,11 @@ from airflow_provider_chasqui.operators._enqueue import (
 )
 from airflow_provider_chasqui.operators._payloads import PayloadList
 from airflow_provider_chasqui.operators._sources import SourceArgument
-from airflow_provider_chasqui.operators._task_identity import batch_ids
+from airflow_provider_chasqui.operators._task_identity import (
+    batch_ids,
+    is_event_of_other_try,
+    owner_of,
+)
 from airflow_provider_chasqui.retry_policies import fail_without_retry
 from airflow_provider_chasqui.sources import RowOptions
 
@@ -274,6 +278,9 @@ class ChasquiEnqueueOperator(QueueLineage, BaseOperator):
         :param context: the task's context.
         :param event: the event of the trigger.
         """
+        if is_event_of_other_try(context["ti"], event):
+            self.log.info("enqueue: ignored the event of a trigger of an earlier try")
+            return self.execute(context)
         with fail_without_retry(self._is_final_error), ChasquiHook(self.chasqui_conn_id) as hook:
             return self._complete(context, hook, event)
 
@@ -335,7 +342,7 @@ class ChasquiEnqueueOperator(QueueLineage, BaseOperator):
                     f"with job_id, on_retry must be 'reattach', not {self.on_retry!r}"
                 )
         ti: Any = context["ti"]
-        self._owner = f"{ti.try_number}:{ti.id}"
+        self._owner = owner_of(ti)
         ids = batch_ids(ti, batch_id=self.batch_id, per_try=self.on_retry == "resubmit")
         return EnqueueRequest(
             payloads=lambda: self._until_killed(self._payload_rows(context)),

@@ -31,7 +31,12 @@ from airflow_provider_chasqui.operators._spark_submit_base import (
     QUEUE_ENV_VAR,
     ChasquiSparkSubmitBase,
 )
-from airflow_provider_chasqui.operators._task_identity import batch_ids, is_retry
+from airflow_provider_chasqui.operators._task_identity import (
+    batch_ids,
+    is_event_of_other_try,
+    is_retry,
+    owner_of,
+)
 from airflow_provider_chasqui.retry_policies import fail_without_retry
 
 if TYPE_CHECKING:
@@ -178,7 +183,7 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
             timeout = _QUICK_CHECK_TIMEOUT if self.deferrable else self._wait_timeout
             event = self._wait(hook, queue.name, batch_id, since, timeout)
             if self.deferrable and event.get("kind") == WaitTimeout.__name__:
-                self._defer(queue.name, batch_id, since)
+                self._defer(queue.name, batch_id, since, owner_of(context["ti"]))
             return self._complete(context, handle, event)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -187,6 +192,9 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
         :param context: the Airflow context.
         :param event: the event of the trigger.
         """
+        if is_event_of_other_try(context["ti"], event):
+            self.log.info("spark submit: ignored the event of a trigger of an earlier try")
+            return self.execute(context)
         with fail_without_retry(self._is_final_error), ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
             batch_id = event.get("batch_id") or self._prepare_batch_id(context, queue)
@@ -331,7 +339,7 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
             "dead": progress.dead,
         }
 
-    def _defer(self, queue_name: str, batch_id: str, since: str) -> None:
+    def _defer(self, queue_name: str, batch_id: str, since: str, owner: str) -> None:
         from airflow_provider_chasqui.triggers import _waiting
         from airflow_provider_chasqui.triggers.batch import ChasquiBatchTrigger
 
@@ -346,6 +354,7 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
                 fail_fast=self.fail_fast,
                 progress_interval=self._progress_interval_s,
                 deadline=deadline,
+                owner=owner,
                 chasqui_conn_id=self.chasqui_conn_id,
             ),
             method_name="execute_complete",

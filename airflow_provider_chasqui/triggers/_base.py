@@ -113,12 +113,14 @@ def require_seconds(name: str, value: float, *, allow_zero: bool = False) -> Non
         raise InvalidArgument(f"{name} must be a number of seconds {bound}, not {value!r}")
 
 
-def build_event(payload: dict[str, Any], queue_name: str) -> TriggerEvent:
+def build_event(payload: dict[str, Any], queue_name: str, owner: str | None = None) -> TriggerEvent:
     """Return the event that ends a wait, and count it if it reports an error.
 
     :param payload: the payload of the event; the status `error` marks an error.
     :param queue_name: the queue under which the error is counted.
+    :param owner: the owner of the batch, which the task compares with its own; None, the default,
+        adds none.
     """
     if payload.get("status") == "error":
         triggerer_stats.incr("trigger_errors", 1, queue_name)
-    return TriggerEvent(payload)
+    return TriggerEvent(payload if owner is None else payload | {"owner": owner})

@@ -52,7 +52,8 @@ class ChasquiBatchTrigger(DataclassTrigger):
         Airflow's own timeout; None, the default, means never.
     :param cancel_on_kill: cancel the batch if a user ends the waiting task. By default nothing is
         cancelled.
-    :param owner: the owner of the batch; it is cancelled only if it still has this owner.
+    :param owner: the owner of the batch, which the payload contains; the batch is cancelled only if
+        it still has this owner.
     :param chasqui_conn_id: the id of the Airflow connection.
     """
 
@@ -86,7 +87,7 @@ class ChasquiBatchTrigger(DataclassTrigger):
             must_exist=self.must_exist,
             timeout=seconds_until(deadline_of(self)),
         )
-        yield build_event(await error_as_event(wait), self.queue_name)
+        yield build_event(await error_as_event(wait), self.queue_name, self.owner)
 
     @staticmethod
     def check_event(

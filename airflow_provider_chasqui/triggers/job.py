@@ -47,8 +47,8 @@ class ChasquiJobTrigger(DataclassTrigger):
         default.
     :param cancel_on_kill: cancel the job if a user ends the waiting task. By default nothing is
         cancelled.
-    :param owner: the owner of the job's batch; the batch is cancelled only if it still has this
-        owner. None, the default, cancels the single job.
+    :param owner: the owner of the job's batch, which the payload contains; the batch is cancelled
+        only if it still has this owner. None, the default, cancels the single job.
     :param chasqui_conn_id: the id of the Airflow connection.
     """
 
@@ -77,7 +77,7 @@ class ChasquiJobTrigger(DataclassTrigger):
             log=self.log.info,
             log_interval=self.progress_interval,
         )
-        yield build_event(await error_as_event(wait), self.queue_name)
+        yield build_event(await error_as_event(wait), self.queue_name, self.owner)
 
     @staticmethod
     def check_event(event: dict[str, Any]) -> None:

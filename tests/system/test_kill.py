@@ -43,7 +43,9 @@ def finish(site: AirflowSite, server: Server, queue: Queue, dag_id: str, run: st
         executed.append(job.payload)
 
     with working(server, queue.name, handle):
-        assert site.wait(dag_id, run, 240) == "success"
+        state = site.wait(dag_id, run, 240)
+        (task,) = site.tasks(dag_id, run)
+        assert state == "success", site.task_log(dag_id, run, "send", task["try_number"])
         wait_until(lambda: queue.depth().waiting + queue.depth().running == 0, 30, "an empty queue")
     return sorted(executed)
 
