@@ -61,7 +61,7 @@ check: setup ## Check lint, formatting, spelling and types
 	@$(BIN)/python -m tools.async_to_sync --check
 	@$(BIN)/mypy
 
-fix: setup ## Apply automatic fixes of the linter and the formatter
+fix: setup ## Write the generated files, apply the fixes of the linter and the formatter
 	@$(BIN)/python -m tools.async_to_sync
 	@$(BIN)/python -m tools.parameter_tables
 	@cp docs/grafana/alerts.yaml charts/chasqui/files/alerts.yaml

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -272,16 +273,21 @@ class ChasquiEnqueueOperator(QueueLineage, BaseOperator):
         self._set_outlet_extra(context, handle, {})
         return handle.to_xcom()
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+    def execute_complete(
+        self, context: Context, event: dict[str, Any], sent: dict[str, Any] | None = None
+    ) -> Any:
         """Finish the task after the trigger fired.
 
         :param context: the task's context.
         :param event: the event of the trigger.
+        :param sent: the jobs for which this try waits, as fields of EnqueueHandle.
         """
-        if is_event_of_other_try(context["ti"], event):
-            self.log.info("enqueue: ignored the event of a trigger of an earlier try")
-            return self.execute(context)
         with fail_without_retry(self._is_final_error), ChasquiHook(self.chasqui_conn_id) as hook:
+            if sent is not None and is_event_of_other_try(context["ti"], event):
+                self.log.info("enqueue: ignored the event of a trigger of an earlier try")
+                self._owner = owner_of(context["ti"])
+                enqueued = EnqueueOnceResult(EnqueueHandle(**sent), "0-0", created=False)
+                event = self._wait_or_defer(hook, enqueued)
             return self._complete(context, hook, event)
 
     def on_kill(self) -> None:
@@ -392,7 +398,12 @@ class ChasquiEnqueueOperator(QueueLineage, BaseOperator):
         deadline, airflow_timeout = _waiting.defer_timeouts(timeout)
         trigger = self._build_trigger(enqueued, deadline)
         self._handle = None
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=airflow_timeout)
+        self.defer(
+            trigger=trigger,
+            method_name="execute_complete",
+            kwargs={"sent": asdict(enqueued.handle)},
+            timeout=airflow_timeout,
+        )
 
     def _wait(
         self, hook: ChasquiHook, enqueued: EnqueueOnceResult, timeout: timedelta | None

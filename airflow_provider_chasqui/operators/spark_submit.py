@@ -178,12 +178,7 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
                 raise InvalidArgument(
                     "wait_for_completion does not support the option jobId; set it to False"
                 )
-            # A batch may have finished while Spark was still running. If a task is resumed before
-            # the scheduler learns of the end of its process, it is marked as killed.
-            timeout = _QUICK_CHECK_TIMEOUT if self.deferrable else self._wait_timeout
-            event = self._wait(hook, queue.name, batch_id, since, timeout)
-            if self.deferrable and event.get("kind") == WaitTimeout.__name__:
-                self._defer(queue.name, batch_id, since, owner_of(context["ti"]))
+            event = self._wait_or_defer(context, hook, queue.name, batch_id, since)
             return self._complete(context, handle, event)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -192,11 +187,12 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
         :param context: the Airflow context.
         :param event: the event of the trigger.
         """
-        if is_event_of_other_try(context["ti"], event):
-            self.log.info("spark submit: ignored the event of a trigger of an earlier try")
-            return self.execute(context)
         with fail_without_retry(self._is_final_error), ChasquiHook(self.chasqui_conn_id) as hook:
             queue = hook.queue(self.queue_name)
+            if is_event_of_other_try(context["ti"], event):
+                self.log.info("spark submit: ignored the event of a trigger of an earlier try")
+                batch_id = self._prepare_batch_id(context, queue)
+                event = self._wait_or_defer(context, hook, queue.name, batch_id, "0-0")
             batch_id = event.get("batch_id") or self._prepare_batch_id(context, queue)
             return self._complete(context, self._batch_handle(queue, batch_id), event)
 
@@ -338,6 +334,18 @@ class ChasquiSparkSubmitOperator(ChasquiSparkSubmitBase):
             "done": progress.done,
             "dead": progress.dead,
         }
+
+    def _wait_or_defer(
+        self, context: Context, hook: ChasquiHook, queue_name: str, batch_id: str, since: str
+    ) -> dict[str, Any]:
+        """Return the event of the finished batch, or defer the task."""
+        # A batch may have finished while Spark was still running. If a task is resumed before
+        # the scheduler learns of the end of its process, it is marked as killed.
+        timeout = _QUICK_CHECK_TIMEOUT if self.deferrable else self._wait_timeout
+        event = self._wait(hook, queue_name, batch_id, since, timeout)
+        if self.deferrable and event.get("kind") == WaitTimeout.__name__:
+            self._defer(queue_name, batch_id, since, owner_of(context["ti"]))
+        return event
 
     def _defer(self, queue_name: str, batch_id: str, since: str, owner: str) -> None:
         from airflow_provider_chasqui.triggers import _waiting

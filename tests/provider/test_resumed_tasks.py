@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -10,17 +11,25 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from airflow_provider_chasqui.operators._payloads import PayloadList
 from airflow_provider_chasqui.operators.enqueue import ChasquiEnqueueOperator
 from airflow_provider_chasqui.operators.spark_submit import ChasquiSparkSubmitOperator
 from airflow_provider_chasqui.queue import Queue
 from tests.conftest import Server
 from tests.provider.conftest import working
+from tests.provider.test_triggers import run_trigger
 
 COMMON: dict[str, Any] = {
     "task_id": "send",
     "retries": 2,
     "wait_for_completion": True,
     "deferrable": True,
+}
+# These arguments make a second `execute` of the same try fail.
+SENT_ONCE: dict[str, dict[str, Any]] = {
+    "payload": {"payload": 0, "on_change": "fail"},
+    "batch": {"batch": [0, 1, 2], "on_change": "fail"},
+    "spark": {"source_sql": "SELECT 1", "on_existing": "fail"},
 }
 
 
@@ -32,11 +41,8 @@ class WritesWithoutSpark(ChasquiSparkSubmitOperator):
 
 
 def build_operator(kind: str, queue_name: str) -> Any:
-    if kind == "payload":
-        return ChasquiEnqueueOperator(queue_name=queue_name, payload=0, **COMMON)
-    if kind == "batch":
-        return ChasquiEnqueueOperator(queue_name=queue_name, batch=[0, 1, 2], **COMMON)
-    return WritesWithoutSpark(queue_name=queue_name, source_sql="SELECT 1", **COMMON)
+    operator_class = WritesWithoutSpark if kind == "spark" else ChasquiEnqueueOperator
+    return operator_class(queue_name=queue_name, **SENT_ONCE[kind], **COMMON)
 
 
 def context_of_try(operator: Any, number: int) -> dict[str, Any]:
@@ -56,17 +62,11 @@ def context_of_try(operator: Any, number: int) -> dict[str, Any]:
     return {"ti": ti}
 
 
-def defer(execute: Any, *args: Any) -> Any:
-    """Return the trigger with which a task defers."""
+def defer(execute: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the trigger with which a task defers, and the arguments with which it is resumed."""
     with pytest.raises(TaskDeferred) as deferred:
-        execute(*args)
-    return deferred.value.trigger
-
-
-async def run_trigger(trigger: Any) -> dict[str, Any]:
-    async for event in trigger.run():
-        return dict(event.payload)
-    raise AssertionError("the trigger emitted no event")
+        execute(*args, **kwargs)
+    return deferred.value.trigger, json.loads(json.dumps(deferred.value.kwargs or {}))
 
 
 @pytest.mark.parametrize("kind", ["payload", "batch", "spark"])
@@ -75,12 +75,14 @@ def test_the_event_of_a_trigger_from_before_a_clear_is_ignored(
 ) -> None:
     """SQLite gives the id of the deleted trigger to the trigger of the next try."""
     operator = build_operator(kind, queue.name)
-    first_trigger = defer(operator.execute, context_of_try(operator, 1))
+    first_trigger, _ = defer(operator.execute, context_of_try(operator, 1))
     context = context_of_try(operator, 2)
-    trigger = defer(operator.execute, context)
+    trigger, kwargs = defer(operator.execute, context)
     event = asyncio.run(run_trigger(first_trigger))
     assert event["status"] != "finished"
-    resumed = defer(operator.execute_complete, context, event)
+    # What this try sent is not sent again, nor compared with what the DAG file now contains.
+    operator.payload, operator.batch = 7, PayloadList([7, 8])
+    resumed, kwargs = defer(operator.execute_complete, context, event, **kwargs)
     names = ("batch_id", "job_id", "owner")
     expected = [getattr(trigger, name, None) for name in names]
     assert [getattr(resumed, name, None) for name in names] == expected
@@ -92,5 +94,5 @@ def test_the_event_of_a_trigger_from_before_a_clear_is_ignored(
 
     with working(connected, queue.name, handle):
         event = asyncio.run(run_trigger(resumed))
-    assert operator.execute_complete(context, event)
+    assert operator.execute_complete(context, event, **kwargs)
     assert len(executed) == (1 if kind == "payload" else 3)
